@@ -1,0 +1,10 @@
+//! Words and rules of reprocessing, without I/O: the same arguments give the same bytes.
+pub mod decimal;
+pub mod diff;
+pub mod ids;
+pub mod interval;
+pub mod partition;
+pub mod profile;
+pub mod scope;
+pub mod validate;
+pub mod value;

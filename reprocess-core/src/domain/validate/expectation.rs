@@ -1,0 +1,134 @@
+//! What a backfill is expected to change, and what not.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::domain::decimal::Decimal;
+use crate::domain::partition::PartitionKey;
+
+/// What one expectation that is not met does to the verdict.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Severity {
+    /// A person has to look.
+    #[default]
+    Review,
+    /// The backfill stops.
+    Abort,
+}
+
+/// How far a value may lie from its prediction.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Tolerance {
+    /// By this much.
+    Absolute(Decimal),
+    /// By this fraction of the predicted value, for example `0.01` for one percent.
+    Relative(f64),
+}
+
+impl Default for Tolerance {
+    fn default() -> Self {
+        Self::Absolute(Decimal::ZERO)
+    }
+}
+
+/// A predicted change of a total.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Prediction {
+    /// The same in every partition.
+    Each(Decimal),
+    /// One per partition; a partition that is not listed is predicted not to change.
+    #[serde(with = "per_partition")]
+    PerPartition(BTreeMap<PartitionKey, Decimal>),
+}
+
+/// One expectation.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum Expectation {
+    /// Every partition keeps its number of rows.
+    RowCountUnchanged,
+    /// The total of a column changes by a predicted amount.
+    TotalChanges {
+        /// The column.
+        column: String,
+        /// After minus before.
+        by: Prediction,
+        /// How far off it may be.
+        #[serde(default)]
+        tolerance: Tolerance,
+    },
+    /// The total of a column falls or stays.
+    TotalOnlyFalls {
+        /// The column.
+        column: String,
+    },
+    /// The total of a column rises or stays.
+    TotalOnlyRises {
+        /// The column.
+        column: String,
+    },
+    /// The total of a column stays.
+    TotalUnchanged {
+        /// The column.
+        column: String,
+        /// How far off it may be.
+        #[serde(default)]
+        tolerance: Tolerance,
+    },
+    /// Rows change in these columns only.
+    OnlyColumnsChange {
+        /// The columns that may change.
+        columns: Vec<String>,
+    },
+    /// At most so many rows of a partition are added.
+    RowsAddedAtMost(u64),
+    /// At most so many rows of a partition are removed.
+    RowsRemovedAtMost(u64),
+    /// At most so many rows of a partition are changed.
+    RowsChangedAtMost(u64),
+    /// Quantiles of the per-row difference of a column lie within bounds, both inclusive.
+    ChangeWithin {
+        /// The column.
+        column: String,
+        /// Which quantile: 0 is the smallest difference, 0.5 the median, 1 the largest; 0.01 and 0.99 are known too.
+        quantile: f64,
+        /// Lower bound.
+        min: f64,
+        /// Upper bound.
+        max: f64,
+    },
+}
+
+/// JSON keys are text, so the map is written as a list.
+mod per_partition {
+    use std::collections::BTreeMap;
+
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    use super::{Decimal, PartitionKey};
+
+    #[derive(Serialize, Deserialize)]
+    struct Entry {
+        partition: PartitionKey,
+        by: Decimal,
+    }
+
+    pub(super) fn serialize<S: Serializer>(
+        map: &BTreeMap<PartitionKey, Decimal>,
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(map.iter().map(|(k, d)| Entry { partition: k.clone(), by: *d }))
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<BTreeMap<PartitionKey, Decimal>, D::Error> {
+        let entries = Vec::<Entry>::deserialize(deserializer)?;
+        Ok(entries.into_iter().map(|e| (e.partition, e.by)).collect())
+    }
+}

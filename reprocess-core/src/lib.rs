@@ -1,0 +1,6 @@
+//! Domain, planner, validator, ports and engine of reprocess.
+pub mod domain;
+pub mod error;
+pub mod ports;
+
+pub use error::{Error, ErrorKind, Result};
