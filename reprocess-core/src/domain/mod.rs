@@ -1,10 +1,18 @@
 //! Words and rules of reprocessing, without I/O: the same arguments give the same bytes.
+
 pub mod decimal;
 pub mod diff;
+pub mod estimate;
+pub mod fingerprint;
 pub mod ids;
 pub mod interval;
+pub mod job;
+pub mod lineage;
 pub mod partition;
+pub mod plan;
 pub mod profile;
+pub mod request;
 pub mod scope;
+pub mod slice;
 pub mod validate;
 pub mod value;

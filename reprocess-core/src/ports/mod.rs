@@ -1,1 +1,9 @@
-//! ports
+//! The traits that backends implement, and the plain types they exchange. Ports know the domain and nothing else.
+
+pub mod clock;
+pub mod delivery;
+pub mod ledger;
+pub mod notify;
+pub mod reader;
+pub mod staged;
+pub mod writer;

@@ -41,7 +41,7 @@ pub enum Prediction {
     /// The same in every partition.
     Each(Decimal),
     /// One per partition; a partition that is not listed is predicted not to change.
-    #[serde(with = "per_partition")]
+    #[serde(with = "crate::domain::slice::entries")]
     PerPartition(BTreeMap<PartitionKey, Decimal>),
 }
 
@@ -102,33 +102,4 @@ pub enum Expectation {
         /// Upper bound.
         max: f64,
     },
-}
-
-/// JSON keys are text, so the map is written as a list.
-mod per_partition {
-    use std::collections::BTreeMap;
-
-    use serde::{Deserialize, Deserializer, Serialize, Serializer};
-
-    use super::{Decimal, PartitionKey};
-
-    #[derive(Serialize, Deserialize)]
-    struct Entry {
-        partition: PartitionKey,
-        by: Decimal,
-    }
-
-    pub(super) fn serialize<S: Serializer>(
-        map: &BTreeMap<PartitionKey, Decimal>,
-        serializer: S,
-    ) -> Result<S::Ok, S::Error> {
-        serializer.collect_seq(map.iter().map(|(k, d)| Entry { partition: k.clone(), by: *d }))
-    }
-
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(
-        deserializer: D,
-    ) -> Result<BTreeMap<PartitionKey, Decimal>, D::Error> {
-        let entries = Vec::<Entry>::deserialize(deserializer)?;
-        Ok(entries.into_iter().map(|e| (e.partition, e.by)).collect())
-    }
 }

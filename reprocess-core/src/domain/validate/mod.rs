@@ -3,3 +3,9 @@
 mod expectation;
 
 pub use expectation::{Expectation, Prediction, Severity, Tolerance};
+
+use serde::{Deserialize, Serialize};
+
+/// Placeholder until the validator lands.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Verdict {}

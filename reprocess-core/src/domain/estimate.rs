@@ -1,0 +1,7 @@
+//! What a plan will cost.
+
+use serde::{Deserialize, Serialize};
+
+/// Placeholder until the estimate lands.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Estimate {}

@@ -1,0 +1,323 @@
+//! The run ledger: the durable record of backfills, runs, tasks, leases and deliveries.
+
+mod record;
+
+use std::any::Any;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use chrono::{DateTime, Utc};
+use serde::{Deserialize, Serialize};
+
+pub use record::{
+    Approval, BackfillRecord, BackfillState, LedgerRow, RunRecord, RunStatus, StalePartition, TaskFinish,
+    TaskRecord, TaskResult, TaskState, Trigger,
+};
+
+use super::delivery::{Delivery, DeliveryRecord, DeliveryState};
+use super::writer::{Commit, CommitEntry, StagedId};
+use crate::domain::ids::{Actor, BackfillId, JobName, LogicVersion, RunId, TableId, WorkerId};
+use crate::domain::interval::Interval;
+use crate::domain::partition::PartitionKey;
+use crate::domain::plan::{Plan, TaskId};
+use crate::domain::scope::Scope;
+use crate::error::Result;
+
+/// Permission to try a write: a lease that was held when it was given.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Fence {
+    /// The table.
+    pub table: TableId,
+    /// What may be written.
+    pub scope: Scope,
+    /// Grows with every lease of the whole ledger; a lease that overlaps a later one is void.
+    pub token: u64,
+}
+
+/// A task that a worker has taken.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Claim {
+    /// The backfill.
+    pub backfill: BackfillId,
+    /// Its generation.
+    pub generation: u32,
+    /// The task.
+    pub task: TaskId,
+    /// Which attempt this is, from 1. The ledger takes results of the latest attempt only.
+    pub attempt: u32,
+    /// Who claimed it.
+    pub worker: WorkerId,
+    /// When the task could first run.
+    pub queued_at: DateTime<Utc>,
+    /// When it was claimed.
+    pub started_at: DateTime<Utc>,
+}
+
+/// The answer to a submission.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[must_use]
+pub enum Submitted {
+    /// It is in the ledger, planned.
+    New,
+    /// The same plan is there already.
+    Already(BackfillState),
+    /// The backfill is open with another plan.
+    OtherPlan {
+        /// Its state.
+        state: BackfillState,
+        /// Digest of the plan that is there.
+        digest: String,
+    },
+    /// Its generation is not the one after the last.
+    OtherGeneration {
+        /// The generation that a new plan must have.
+        next: u32,
+    },
+    /// Other open backfills hold some of its partitions.
+    Overlaps(Vec<Overlap>),
+}
+
+/// A partition that another backfill holds.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Overlap {
+    /// The other backfill.
+    pub backfill: BackfillId,
+    /// Its state.
+    pub state: BackfillState,
+    /// The table.
+    pub table: TableId,
+    /// One of the partitions.
+    pub partition: PartitionKey,
+}
+
+/// A change of state.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Change {
+    /// The state it must be in.
+    pub from: BackfillState,
+    /// The state it gets.
+    pub to: BackfillState,
+    /// Who wants it.
+    pub by: Actor,
+    /// An approval that is written with it.
+    pub approval: Option<Approval>,
+    /// Why.
+    pub note: Option<String>,
+}
+
+/// The answer to a change of state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub enum Transition {
+    /// It has the new state.
+    Done,
+    /// It is in another state than expected; nothing was changed.
+    Elsewhere(BackfillState),
+}
+
+/// How a worker leaves a task.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Leave {
+    /// Another attempt may take it, at once.
+    Pending {
+        /// Why it was left.
+        note: String,
+    },
+    /// Staged for the publication.
+    Staged(Box<TaskResult>),
+    /// Found unchanged, or left to another run.
+    Skipped {
+        /// Why.
+        note: String,
+    },
+    /// Failed for good. Tasks after it become blocked; the records are written as failed.
+    Failed {
+        /// Why.
+        note: String,
+        /// One for each unit.
+        records: Vec<RunRecord>,
+    },
+}
+
+/// A production partition whose current run has another logic version than the job should have.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Outdated {
+    /// The job.
+    pub job: JobName,
+    /// The table.
+    pub table: TableId,
+    /// The partition.
+    pub partition: PartitionKey,
+    /// Its logic version, where known.
+    pub logic: Option<LogicVersion>,
+    /// The run that made it.
+    pub run: RunId,
+}
+
+/// How many tasks of a backfill are in each state, and how long the finished ones took.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Progress {
+    /// Number of tasks by state.
+    pub tasks: BTreeMap<TaskState, u64>,
+    /// Sum of the durations of tasks that were claimed and finished, in milliseconds.
+    pub busy_ms: u64,
+    /// Number of those.
+    pub timed: u64,
+}
+
+/// How long tasks of one trigger waited for a worker.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct QueueTime {
+    /// Number of rows.
+    pub rows: u64,
+    /// Mean wait in milliseconds.
+    pub mean_ms: u64,
+    /// Longest wait in milliseconds.
+    pub max_ms: u64,
+}
+
+/// Which deliveries to list; each condition that is set must hold.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DeliveryFilter {
+    /// Of this backfill.
+    pub backfill: Option<BackfillId>,
+    /// Of this run.
+    pub run: Option<RunId>,
+    /// In this state.
+    pub state: Option<DeliveryState>,
+}
+
+/// The questions that the ledger answers.
+#[async_trait]
+pub trait LedgerReader: Send + Sync + fmt::Debug {
+    /// Position of the last row; 0 where there is none.
+    async fn position(&self) -> Result<u64>;
+
+    /// A backfill in its latest generation.
+    async fn backfill(&self, id: &BackfillId) -> Result<Option<BackfillRecord>>;
+
+    /// All backfills in their latest generation that are in one of the states, by id; no state means every state.
+    async fn backfills(&self, states: &[BackfillState]) -> Result<Vec<BackfillRecord>>;
+
+    /// The tasks of a backfill's latest generation, by number.
+    async fn tasks(&self, id: &BackfillId) -> Result<Vec<TaskRecord>>;
+
+    /// What produced each partition: the last committed row whose partition covers the key; `None` where no run has.
+    async fn current(&self, table: &TableId, partitions: &[PartitionKey]) -> Result<Vec<Option<LedgerRow>>>;
+
+    /// Every row whose partition overlaps the key, newest first.
+    async fn history(&self, table: &TableId, partition: &PartitionKey, limit: u32) -> Result<Vec<LedgerRow>>;
+
+    /// The rows of a run, by position.
+    async fn run(&self, run: &RunId) -> Result<Vec<LedgerRow>>;
+
+    /// The rows of a backfill over all its generations, rollbacks included, by position: what it changed, with the
+    /// profiles before and after.
+    async fn changes(&self, backfill: &BackfillId) -> Result<Vec<LedgerRow>>;
+
+    /// The partitions of a table that have a current run, in order.
+    async fn partitions(&self, table: &TableId) -> Result<Vec<PartitionKey>>;
+
+    /// Current rows of a job, newest first: the history that an estimate is made of.
+    async fn recent(&self, job: &JobName, limit: u32) -> Result<Vec<LedgerRow>>;
+
+    /// Production partitions whose current run has another logic version than the one given for its job.
+    async fn outdated(&self, versions: &BTreeMap<JobName, LogicVersion>) -> Result<Vec<Outdated>>;
+
+    /// Downstream partitions that are stale against what they read, by table and partition.
+    async fn stale(&self) -> Result<Vec<StalePartition>>;
+
+    /// What is in progress, done and left.
+    async fn progress(&self, id: &BackfillId) -> Result<Progress>;
+
+    /// How long rows that started in the interval had waited, by trigger.
+    async fn queue_times(&self, during: &Interval) -> Result<BTreeMap<Trigger, QueueTime>>;
+
+    /// Deliveries, in the order in which they were prepared.
+    async fn deliveries(&self, filter: &DeliveryFilter) -> Result<Vec<DeliveryRecord>>;
+}
+
+/// Writes the ledger.
+///
+/// Contract, each line a law of the conformance suite:
+/// - every method is atomic, and several processes may call it at a time;
+/// - `now` is told by the caller, except for what decides a lease or a claim, where a ledger that many machines share
+///   uses its own clock;
+/// - a lease or claim that ran out decides who may try, never what is true: commits are guarded by base and stamp;
+/// - [`finish`](Self::finish) is an upsert: the same stamp and partition again changes nothing, and never makes a
+///   superseded run current.
+#[async_trait]
+pub trait RunLedger: LedgerReader + Any {
+    /// Files a plan as planned, unless open backfills hold some of its partitions.
+    async fn submit(&self, plan: &Plan, by: &Actor, now: DateTime<Utc>) -> Result<Submitted>;
+
+    /// Changes the state of a backfill's latest generation, by compare-and-set and along
+    /// [`BackfillState::may_become`]. Going to `Running` from `Failed` makes failed and blocked tasks pending again;
+    /// going to a state that does not hold partitions cancels open and staged tasks and withdraws their deliveries.
+    async fn transition(&self, id: &BackfillId, change: &Change, now: DateTime<Utc>) -> Result<Transition>;
+
+    /// Claims up to `limit` tasks of a running backfill whose earlier tasks succeeded and which the worker can run. Over
+    /// all workers no more tasks are claimed at a time than the request's concurrency. A claim that ran out is free
+    /// again. Oldest task first.
+    async fn claim(
+        &self,
+        id: &BackfillId,
+        worker: &WorkerId,
+        can_run: &[(JobName, LogicVersion)],
+        limit: u32,
+        ttl: Duration,
+        now: DateTime<Utc>,
+    ) -> Result<Vec<Claim>>;
+
+    /// Prolongs a claim; `false` where it has passed to another attempt or was stopped.
+    async fn renew_claim(&self, claim: &Claim, ttl: Duration, now: DateTime<Utc>) -> Result<bool>;
+
+    /// Notes what a claimed task has staged, so that a later attempt can go on from there; `false` where the claim has
+    /// passed to another attempt or was stopped.
+    async fn note_staged(&self, claim: &Claim, result: &TaskResult) -> Result<bool>;
+
+    /// Leaves a claimed task; `false` where the claim has passed to another attempt or was stopped.
+    async fn leave(&self, claim: &Claim, how: Leave, now: DateTime<Utc>) -> Result<bool>;
+
+    /// Makes staged tasks pending again because production moved under them; their deliveries are withdrawn.
+    async fn restage(&self, id: &BackfillId, tasks: &[TaskId], note: &str, now: DateTime<Utc>) -> Result<()>;
+
+    /// Takes a lease on a scope, all or nothing; `None` where one that overlaps is held. Taking it again under the same
+    /// holder is a new lease with a greater token.
+    async fn acquire(
+        &self,
+        table: &TableId,
+        scope: &Scope,
+        holder: &WorkerId,
+        ttl: Duration,
+        now: DateTime<Utc>,
+    ) -> Result<Option<Fence>>;
+
+    /// Prolongs a lease; `false` where it has passed to another.
+    async fn renew(&self, fence: &Fence, ttl: Duration, now: DateTime<Utc>) -> Result<bool>;
+
+    /// Ends a lease. Idempotent.
+    async fn release(&self, fence: &Fence) -> Result<()>;
+
+    /// Writes the deliveries of a staged set as prepared, in place of those that were there. Nothing is sent.
+    async fn prepare_deliveries(
+        &self,
+        id: &StagedId,
+        backfill: Option<&BackfillId>,
+        batch: &[Delivery],
+        now: DateTime<Utc>,
+    ) -> Result<()>;
+
+    /// Releases suppressed deliveries by the keys of their business events, and answers how many were.
+    async fn release_deliveries(&self, keys: &[String], by: &Actor, now: DateTime<Utc>) -> Result<u64>;
+
+    /// Records a commit: the rows, the tasks as committed, deliveries of the committed attempts released, suppressed or
+    /// duplicate, those of other attempts withdrawn, downstream partitions stale. Idempotent.
+    async fn finish(&self, commit: &Commit, entries: &[CommitEntry]) -> Result<()>;
+
+    /// Whether the holder of a fence is still the last one that took an overlapping lease. For backends that do not share
+    /// a database with the ledger.
+    async fn is_current(&self, fence: &Fence) -> Result<bool>;
+}

@@ -1,0 +1,75 @@
+//! Pinned inputs: what a task reads, at a version that was written down before.
+
+use std::any::Any;
+use std::fmt;
+use std::sync::Arc;
+
+use arrow_array::RecordBatch;
+use arrow_schema::SchemaRef;
+use async_trait::async_trait;
+use chrono::{DateTime, Utc};
+use futures::stream::BoxStream;
+use serde::{Deserialize, Serialize};
+
+use crate::domain::ids::{PartitionVersion, TableId, TableVersion};
+use crate::domain::slice::{Pin, Slice};
+use crate::error::Result;
+
+/// Rows on their way; owns what it reads from, so it outlives the call that made it.
+pub type RowStream = BoxStream<'static, Result<RecordBatch>>;
+
+/// Whether a version of a table can be read.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Availability {
+    /// It can be read.
+    Readable {
+        /// Until when, as far as the storage system says; `None` where nothing ends it.
+        until: Option<DateTime<Utc>>,
+    },
+    /// It is gone.
+    Expired,
+}
+
+/// Reads a table at pinned versions.
+///
+/// Contract, each line a law of the conformance suite:
+/// - what [`read`](Self::read) gives for a pin is the same rows every time, in any order, or
+///   [`PinBroken`](crate::ErrorKind::PinBroken), never other rows;
+/// - [`slice_versions`](Self::slice_versions) answers one version for each slice, in order, and another version
+///   whenever the content of the slice is another;
+/// - a slice that holds no rows is read as an empty stream with a schema.
+#[async_trait]
+pub trait SnapshotReader: Any + Send + Sync + fmt::Debug {
+    /// The table.
+    fn table(&self) -> &TableId;
+
+    /// The version that a pin taken now would have.
+    async fn current(&self) -> Result<TableVersion>;
+
+    /// Whether a version can be read, and until when.
+    async fn availability(&self, version: &TableVersion) -> Result<Availability>;
+
+    /// Versions of the content of slices at a version of the table.
+    async fn slice_versions(&self, version: &TableVersion, slices: &[Slice])
+    -> Result<Vec<PartitionVersion>>;
+
+    /// Makes pins readable until they are released, where the storage system can: by a copy of the slice, a tag, a hold.
+    /// Refuses, with `PinBroken`, a pin whose content is no longer what it names. Idempotent.
+    async fn hold(&self, pins: &[Pin]) -> Result<()>;
+
+    /// Ends the hold of pins. Idempotent.
+    async fn release(&self, pins: &[Pin]) -> Result<()>;
+
+    /// The rows of a pin.
+    async fn read(&self, pin: &Pin) -> Result<(SchemaRef, RowStream)>;
+}
+
+/// A pin, and who can read it.
+#[derive(Clone, Debug)]
+pub struct PinnedInput {
+    /// What to read.
+    pub pin: Pin,
+    /// Who reads it. A backend that runs SQL recognises its own readers through [`Any`].
+    pub reader: Arc<dyn SnapshotReader>,
+}
