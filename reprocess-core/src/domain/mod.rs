@@ -5,6 +5,7 @@ pub mod ids;
 pub mod interval;
 pub mod partition;
 pub mod profile;
+pub mod rows;
 pub mod scope;
 pub mod validate;
 pub mod value;
