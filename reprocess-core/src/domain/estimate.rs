@@ -5,3 +5,7 @@ use serde::{Deserialize, Serialize};
 /// Placeholder until the estimate lands.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Estimate {}
+
+/// Placeholder.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct TaskHistory {}

@@ -82,6 +82,15 @@ impl Scope {
         }
     }
 
+    /// Whether every key of the other scope belongs to this one.
+    pub fn covers_all(&self, other: &Self) -> bool {
+        match (&self.0, &other.0) {
+            (Inner::WholeTable, _) => true,
+            (Inner::Keys(_), Inner::WholeTable) => false,
+            (Inner::Keys(_), Inner::Keys(others)) => others.iter().all(|key| self.covers(key)),
+        }
+    }
+
     /// The scope that touches what either touches.
     #[must_use]
     pub fn union(&self, other: &Self) -> Self {
