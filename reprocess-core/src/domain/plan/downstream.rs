@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::Downstream;
+use super::{Downstream, Task};
 use super::facts::Existing;
 use crate::domain::ids::{JobName, TableId};
 use crate::domain::job::{Catalog, Exposure, JobSpec};
@@ -18,12 +18,22 @@ pub struct Changed {
 }
 
 impl Changed {
-    /// From the table, job and units of every task.
-    pub fn of(tasks: impl IntoIterator<Item = (TableId, JobName, Vec<PartitionKey>)>) -> Self {
+    /// Adds partitions of a table that change.
+    pub fn add(&mut self, table: &TableId, partitions: impl IntoIterator<Item = PartitionKey>) {
+        self.tables.entry(table.clone()).or_default().extend(partitions);
+    }
+
+    /// Says that the units of a job are computed anyway, so they are not downstream.
+    pub fn plan(&mut self, job: &JobName, units: impl IntoIterator<Item = PartitionKey>) {
+        self.planned.extend(units.into_iter().map(|unit| (job.clone(), unit)));
+    }
+
+    /// What all tasks of a plan change and compute.
+    pub fn of(tasks: &[Task]) -> Self {
         let mut changed = Self::default();
-        for (table, job, units) in tasks {
-            changed.tables.entry(table).or_default().extend(units.iter().cloned());
-            changed.planned.extend(units.into_iter().map(|unit| (job.clone(), unit)));
+        for task in tasks {
+            changed.add(&task.table, task.scope.partitions());
+            changed.plan(&task.job, task.units.iter().cloned());
         }
         changed
     }

@@ -41,7 +41,7 @@ pub fn plan(request: &Request, catalog: &Catalog, facts: &Facts, as_of: DateTime
         }
     }
     let parts = planner.out;
-    let changed = parts.changed();
+    let changed = Changed::of(&parts.tasks);
     let reached = downstream::reach(catalog, &changed, &facts.existing)?;
     let mut warnings = warnings(request, catalog, &parts.tasks, as_of)?;
     let downstream = if request.propagate { reached.partitions } else { Vec::new() };
@@ -107,13 +107,6 @@ struct Parts {
     tasks: Vec<Task>,
     skipped: Vec<Skipped>,
     refused: Vec<Refused>,
-}
-
-impl Parts {
-    fn changed(&self) -> Changed {
-        let units = self.tasks.iter().map(|t| (t.table.clone(), t.job.clone(), t.units.clone()));
-        Changed::of(units)
-    }
 }
 
 struct Planner<'a> {

@@ -89,7 +89,7 @@ pub fn plan_rollback(
             }
         }
     }
-    let changed = Changed::of(tasks.iter().map(|t| (t.table.clone(), t.job.clone(), t.units.clone())));
+    let changed = Changed::of(&tasks);
     let reached = downstream::reach(catalog, &changed, existing)?;
     let jobs: BTreeMap<_, _> = tasks.iter().map(|t| (t.job.clone(), t.logic.clone())).collect();
     let owners = downstream::owners(catalog, jobs.keys(), &reached.jobs, &reached.exposures)?;
