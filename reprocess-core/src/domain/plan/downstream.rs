@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{Downstream, Task};
 use super::facts::Existing;
+use super::{Downstream, Task};
 use crate::domain::ids::{JobName, TableId};
 use crate::domain::job::{Catalog, Exposure, JobSpec};
 use crate::domain::lineage;
