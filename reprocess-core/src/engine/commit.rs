@@ -28,7 +28,7 @@ pub(super) struct Committing<'a> {
 #[must_use]
 pub(super) enum Ended {
     /// In production and in the ledger.
-    Done(Commit),
+    Done,
     /// Partitions moved; nothing was written.
     Moved(Vec<Moved>),
     /// The lease has passed to another; nothing was written.
@@ -43,7 +43,7 @@ impl Engine {
         loop {
             match what.writer.commit(self.request(&what)).await {
                 Ok(CommitOutcome::Committed(commit) | CommitOutcome::AlreadyCommitted(commit)) => {
-                    return self.record(&what, commit).await.map(Ended::Done);
+                    return self.record(&what, &commit).await;
                 }
                 Ok(CommitOutcome::Conflicted { moved }) => {
                     if !what.may_refresh(&moved) {
@@ -53,13 +53,16 @@ impl Engine {
                 }
                 Ok(CommitOutcome::Fenced) => return Ok(Ended::Fenced),
                 Ok(CommitOutcome::SchemaChanged) => {
-                    return Err(Error::new(ErrorKind::State, "the table's columns changed since the rows were staged")
-                        .with_context("table", what.writer.table())
-                        .with_advice("plan again"));
+                    return Err(Error::new(
+                        ErrorKind::State,
+                        "the table's columns changed since the rows were staged",
+                    )
+                    .with_context("table", what.writer.table())
+                    .with_advice("plan again"));
                 }
                 Err(error) => {
                     if let Some(commit) = self.find_all(&what).await? {
-                        return self.record(&what, commit).await.map(Ended::Done);
+                        return self.record(&what, &commit).await;
                     }
                     match waits.next().filter(|_| error.is_retryable()) {
                         Some(wait) => self.clock.sleep(wait).await,
@@ -103,11 +106,11 @@ impl Engine {
         Ok(all)
     }
 
-    async fn record(&self, what: &Committing<'_>, commit: Commit) -> Result<Commit> {
+    async fn record(&self, what: &Committing<'_>, commit: &Commit) -> Result<Ended> {
         if !commit.recorded {
-            retried(self, || self.ledger.finish(&commit, &what.entries)).await?;
+            retried(self, || self.ledger.finish(commit, &what.entries)).await?;
         }
-        Ok(commit)
+        Ok(Ended::Done)
     }
 
     /// Takes the base anew, and makes the staged sets fit it.

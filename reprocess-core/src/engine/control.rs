@@ -5,7 +5,8 @@ use crate::domain::plan::Plan;
 use crate::engine::Engine;
 use crate::error::{Error, ErrorKind, Result};
 use crate::ports::ledger::{
-    Approval, BackfillRecord, BackfillState, Change, Overlap, StalePartition, Submitted, TaskRecord, Transition,
+    Approval, BackfillRecord, BackfillState, Change, Overlap, StalePartition, Submitted, TaskRecord,
+    Transition,
 };
 use crate::ports::notify::Notice;
 
@@ -91,8 +92,12 @@ impl Engine {
         if self.settings.second_person && *by == record.plan.request.requester {
             return Err(refuse(id, "the requester cannot approve".to_owned(), "ask a second person"));
         }
-        let approval =
-            Approval { by: by.clone(), at: self.clock.now(), digest: digest.to_owned(), comment: comment.to_owned() };
+        let approval = Approval {
+            by: by.clone(),
+            at: self.clock.now(),
+            digest: digest.to_owned(),
+            comment: comment.to_owned(),
+        };
         let change = Change { from: record.state, to, by: by.clone(), approval: Some(approval), note: None };
         self.go(id, &change).await
     }
@@ -174,7 +179,9 @@ impl Engine {
     /// Removes staged sets that were given up. A leftover does no harm, so an error is only logged.
     pub(super) async fn discard(&self, plan: &Plan, tasks: &[TaskRecord]) {
         for staged in tasks.iter().filter_map(|t| t.result.as_ref()?.staged.as_ref()) {
-            let Some(task) = plan.tasks.iter().find(|t| t.scope == staged.scope && t.job == staged.id.stamp.job) else {
+            let Some(task) =
+                plan.tasks.iter().find(|t| t.scope == staged.scope && t.job == staged.id.stamp.job)
+            else {
                 continue;
             };
             let Ok(writer) = self.host.writer(&task.table) else { continue };
@@ -234,5 +241,9 @@ fn refuse(id: &BackfillId, text: String, advice: &str) -> Error {
 }
 
 pub(super) fn wrong_state(id: &BackfillId, state: BackfillState, wanted: &str) -> Error {
-    refuse(id, format!("the backfill is {state} and cannot become {}", wanted.replace('_', " ")), "see its status")
+    refuse(
+        id,
+        format!("the backfill is {state} and cannot become {}", wanted.replace('_', " ")),
+        "see its status",
+    )
 }

@@ -1,14 +1,30 @@
 //! The engine: folds a plan over the ports.
 
+mod commit;
+mod control;
+mod execute;
+mod explain;
 mod facts;
 mod host;
+mod lease;
+mod pins;
 mod plan;
+mod publish;
+mod record;
+mod run;
 mod settings;
+mod stage;
+mod task;
 
 use std::fmt;
 use std::sync::Arc;
 
+pub use control::{Closed, Submission};
+pub use execute::{Execution, TaskEvent};
+pub use explain::{Explanation, Reconciled, Status};
 pub use host::{Host, Job};
+pub use publish::{Publication, Review, StagedOutput};
+pub use run::{RunOutcome, RunRequest};
 pub use settings::Settings;
 
 use crate::ports::clock::{Clock, SystemClock};

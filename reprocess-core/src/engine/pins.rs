@@ -93,7 +93,8 @@ impl Engine {
         if self.repins(input, pinning) {
             pin.version = reader.current().await?;
             let versions = reader.slice_versions(&pin.version, std::slice::from_ref(&pin.slice)).await?;
-            pin.content = versions.into_iter().next().ok_or_else(|| Error::internal("a reader answered no version"))?;
+            pin.content =
+                versions.into_iter().next().ok_or_else(|| Error::internal("a reader answered no version"))?;
         }
         let (Pinning::Staged(results) | Pinning::Anew(results)) = pinning else {
             return Ok(PinnedInput { pin, reader, staged: Vec::new(), writer: None });

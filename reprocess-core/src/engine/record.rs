@@ -140,7 +140,7 @@ impl Engine {
         for task in &at.plan.tasks {
             changed.plan(&task.job, task.units.iter().cloned());
         }
-        let content = |profiles: &[Profile], key| profile_of(profiles, key).map(|p| p.content);
+        let content = |profiles: &[Profile], key: &PartitionKey| profile_of(profiles, key).map(|p| p.content);
         let differs = |key: &PartitionKey| {
             let (before, after) = (content(&result.before, key), content(&result.after, key));
             before.is_none() || before != after

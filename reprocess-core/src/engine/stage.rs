@@ -8,11 +8,12 @@ use futures::FutureExt;
 use crate::domain::diff::{Diff, DiffSpec};
 use crate::domain::ids::BackfillId;
 use crate::domain::job::{JobSpec, OwnerValue, WriteMode};
+use crate::domain::partition::PartitionKey;
 use crate::domain::plan::Task;
 use crate::domain::profile::Profile;
 use crate::domain::request::{Mode, Request};
 use crate::domain::slice::Base;
-use crate::domain::validate::{Expectation, Severity, Verdict, validate};
+use crate::domain::validate::{Expectation, Prediction, Severity, Verdict, validate};
 use crate::domain::value::Value;
 use crate::engine::Engine;
 use crate::engine::lease::retried;
@@ -27,7 +28,12 @@ use crate::ports::writer::{
 
 impl Engine {
     /// Runs the transform, stages its rows, profiles before and after, and validates.
-    pub(super) async fn stage(&self, at: &Attempt<'_>, resolved: &Resolved, base: &Base) -> Result<TaskResult> {
+    pub(super) async fn stage(
+        &self,
+        at: &Attempt<'_>,
+        resolved: &Resolved,
+        base: &Base,
+    ) -> Result<TaskResult> {
         let job = self.host.catalog().job(&at.task.job)?;
         let writer = self.host.writer(&at.task.table)?.as_ref();
         let before = self.before(at, writer, job).await?;
@@ -51,7 +57,12 @@ impl Engine {
     }
 
     /// Profiles of the scope in production; none for a direct merge, whose scope can be the whole of a large table.
-    async fn before(&self, at: &Attempt<'_>, writer: &dyn PartitionWriter, job: &JobSpec) -> Result<Vec<Profile>> {
+    async fn before(
+        &self,
+        at: &Attempt<'_>,
+        writer: &dyn PartitionWriter,
+        job: &JobSpec,
+    ) -> Result<Vec<Profile>> {
         let merges = matches!(job.write, WriteMode::Merge(_));
         if merges && at.plan.request.mode == Mode::Direct {
             return Ok(Vec::new());
@@ -136,7 +147,7 @@ impl Engine {
         before: &[Profile],
         after: &[Profile],
     ) -> Result<Option<Verdict>> {
-        let expectations = expectations(&at.plan.request, job);
+        let expectations = expectations(&at.plan.request, job, &at.task.units);
         let shadow = at.plan.request.mode == Mode::Shadow;
         if !shadow && expectations.is_empty() {
             return Ok(None);
@@ -149,10 +160,22 @@ impl Engine {
     }
 }
 
-/// The expectations of a request that are about a job.
-pub(super) fn expectations(request: &Request, job: &JobSpec) -> Vec<(Expectation, Severity)> {
+/// The expectations of a request that are about a job, with predictions for the given units only.
+fn expectations(request: &Request, job: &JobSpec, units: &[PartitionKey]) -> Vec<(Expectation, Severity)> {
     let about = request.expectations.iter().filter(|e| e.job.as_ref().is_none_or(|name| *name == job.name));
-    about.map(|e| (e.expectation.clone(), e.severity)).collect()
+    let narrowed = |expectation: &Expectation| match expectation {
+        Expectation::TotalChanges { column, by: Prediction::PerPartition(by), tolerance } => {
+            let own =
+                by.iter().filter(|(key, _)| units.contains(key)).map(|(k, d)| (k.clone(), *d)).collect();
+            Expectation::TotalChanges {
+                column: column.clone(),
+                by: Prediction::PerPartition(own),
+                tolerance: *tolerance,
+            }
+        }
+        other => other.clone(),
+    };
+    about.map(|e| (narrowed(&e.expectation), e.severity)).collect()
 }
 
 fn visibility(request: &Request) -> Visibility {
@@ -168,7 +191,9 @@ pub(super) fn intent(job: &JobSpec, task: &Task) -> Result<Intent> {
         WriteMode::ReplaceDynamic => return Ok(Intent::ReplaceDynamic),
         WriteMode::Merge(merge) => merge,
         WriteMode::Append => {
-            return Err(Error::invalid("a job that appends cannot be run again").with_context("job", &job.name));
+            return Err(
+                Error::invalid("a job that appends cannot be run again").with_context("job", &job.name)
+            );
         }
     };
     let owner = |value: &OwnerValue| -> Result<Value> {
@@ -177,7 +202,8 @@ pub(super) fn intent(job: &JobSpec, task: &Task) -> Result<Intent> {
             OwnerValue::OfUnit(dimension) => {
                 let unit = task.units.first().and_then(|unit| unit.get(dimension));
                 unit.cloned().ok_or_else(|| {
-                    Error::invalid(format!("the unit binds no `{dimension}` to own rows by")).with_context("job", &job.name)
+                    Error::invalid(format!("the unit binds no `{dimension}` to own rows by"))
+                        .with_context("job", &job.name)
                 })
             }
         }

@@ -51,10 +51,13 @@ impl Engine {
         }
         loop {
             let policy = at.plan.request.when_leased;
-            let lease = self.lease(&at.task.table, &at.task.scope, &at.origin.worker, policy, at.claim).await?;
+            let lease =
+                self.lease(&at.task.table, &at.task.scope, &at.origin.worker, policy, at.claim).await?;
             let fence = match lease {
                 Leased::Yes(fence) => fence,
-                Leased::LeftToOther => return Ok(TaskEnd::Skipped("another run holds the partition".to_owned())),
+                Leased::LeftToOther => {
+                    return Ok(TaskEnd::Skipped("another run holds the partition".to_owned()));
+                }
                 Leased::Lost => return Ok(TaskEnd::Lost),
             };
             let held = Held { claim: at.claim, fence: fence.as_ref() };
@@ -71,13 +74,20 @@ impl Engine {
     }
 
     /// `None` where the commit was fenced.
-    async fn run_direct(&self, at: &Attempt<'_>, noted: &Noted, fence: Option<&Fence>) -> Result<Option<TaskEnd>> {
+    async fn run_direct(
+        &self,
+        at: &Attempt<'_>,
+        noted: &Noted,
+        fence: Option<&Fence>,
+    ) -> Result<Option<TaskEnd>> {
         if let Some(adopted) = self.adopt(at, noted).await? {
             return Ok(Some(adopted));
         }
         if let Action::Restore { kept, .. } = &at.task.action {
             let result = self.restore_result(at).await?;
-            return self.commit_task(at, result, Change::Restore(kept.clone()), at.plan.position, fence).await;
+            return self
+                .commit_task(at, result, Change::Restore(kept.clone()), at.plan.position, fence)
+                .await;
         }
         let resolved = self.resolve(at.plan, at.task, Pinning::Committed).await?;
         if let Some(why) = self.unchanged(at, &resolved).await? {
@@ -125,9 +135,10 @@ impl Engine {
                 })
                 .await?;
             match ended {
-                Ended::Done(_) => return Ok(Some(TaskEnd::Committed)),
+                Ended::Done => return Ok(Some(TaskEnd::Committed)),
                 Ended::Fenced => return Ok(None),
-                Ended::Moved(moved) => match self.after_own_commits(at, writer, &at.task.scope, &base).await? {
+                Ended::Moved(moved) => match self.after_own_commits(at, writer, &at.task.scope, &base).await?
+                {
                     Some(own) => base = own,
                     None => return Err(has_moved(&moved)),
                 },
@@ -168,7 +179,8 @@ impl Engine {
         let rows = self.ledger.run(&at.origin.run).await?;
         let own = |key: &PartitionKey| {
             rows.iter().rev().filter(|r| r.record.scope.covers(key)).any(|r| {
-                r.record.table == at.task.table && r.record.output_partition.as_ref() == head.partitions.get(key)
+                r.record.table == at.task.table
+                    && r.record.output_partition.as_ref() == head.partitions.get(key)
             })
         };
         Ok(moved.iter().all(own).then_some(head))
@@ -288,9 +300,12 @@ impl Engine {
             (true, _) => Pinning::Staged(&noted.others),
             (false, Inputs::Current) => Pinning::Anew(&noted.others),
             (false, Inputs::Recorded { .. }) if at.plan.request.when_moved == WhenMoved::Stop => {
-                return Err(Error::new(ErrorKind::State, "production moved since the plan, and a replay keeps its inputs")
-                    .with_context("partition", &at.task.scope)
-                    .with_advice("plan the replay again"));
+                return Err(Error::new(
+                    ErrorKind::State,
+                    "production moved since the plan, and a replay keeps its inputs",
+                )
+                .with_context("partition", &at.task.scope)
+                .with_advice("plan the replay again"));
             }
             (false, Inputs::Recorded { .. }) => Pinning::Staged(&noted.others),
         };

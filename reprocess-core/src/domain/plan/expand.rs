@@ -18,7 +18,15 @@ use crate::error::{Error, Result};
 /// `Invalid` or `NotFound` where the request itself is wrong: no or unknown jobs, an empty or reversed range, a key
 /// that does not fit, a reason that is missing.
 pub fn expand(request: &Request, catalog: &Catalog, existing: &Existing) -> Result<Needs> {
-    let work = Workload::of(request, catalog, existing)?;
+    needs(&Workload::of(request, catalog, existing)?, request, catalog)
+}
+
+/// As [`expand`], for a single run of the schedule.
+pub fn expand_run(request: &Request, catalog: &Catalog) -> Result<Needs> {
+    needs(&Workload::of(request, catalog, &Existing::new())?, request, catalog)
+}
+
+fn needs(work: &Workload<'_>, request: &Request, catalog: &Catalog) -> Result<Needs> {
     let mut needs = Needs::default();
     if let Inputs::Recorded { by } = &request.inputs {
         needs.recorded = Some(by.clone());

@@ -6,7 +6,7 @@ use chrono::{DateTime, Duration, Utc};
 
 use super::downstream::{self, Changed};
 use super::expand::Workload;
-use super::facts::Facts;
+use super::facts::{Existing, Facts};
 use super::refuse;
 use super::{Action, PLAN_FORMAT, Plan, PlannedInput, Refused, SkipReason, Skipped, Task, TaskId};
 use crate::domain::fingerprint::{Definition, Fingerprint, Work};
@@ -28,8 +28,40 @@ use crate::error::{Error, Result};
 /// As [`expand`](super::expand); also `Internal` where `facts` lack something that `expand` asked for.
 pub fn plan(request: &Request, catalog: &Catalog, facts: &Facts, as_of: DateTime<Utc>) -> Result<Plan> {
     let work = Workload::of(request, catalog, &facts.existing)?;
-    let mut planner =
-        Planner { request, catalog, facts, as_of, out: Parts::default(), producers: BTreeMap::new() };
+    make(work, request, catalog, facts, as_of, Purpose::Backfill)
+}
+
+/// Makes the plan of a single run of the schedule: its partitions are the live window, so that is not left out, and
+/// later intervals of a merge without order are not its business.
+pub fn plan_run(request: &Request, catalog: &Catalog, facts: &Facts, as_of: DateTime<Utc>) -> Result<Plan> {
+    let work = Workload::of(request, catalog, &Existing::new())?;
+    make(work, request, catalog, facts, as_of, Purpose::Run)
+}
+
+/// What a plan is made for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Purpose {
+    Backfill,
+    Run,
+}
+
+fn make(
+    work: Workload<'_>,
+    request: &Request,
+    catalog: &Catalog,
+    facts: &Facts,
+    as_of: DateTime<Utc>,
+    purpose: Purpose,
+) -> Result<Plan> {
+    let mut planner = Planner {
+        request,
+        catalog,
+        facts,
+        as_of,
+        purpose,
+        out: Parts::default(),
+        producers: BTreeMap::new(),
+    };
     for job in &work.jobs {
         let logic = &request.jobs[&job.name];
         let refusals = refuse::job(request, catalog, facts, job, logic)?;
@@ -114,6 +146,7 @@ struct Planner<'a> {
     catalog: &'a Catalog,
     facts: &'a Facts,
     as_of: DateTime<Utc>,
+    purpose: Purpose,
     out: Parts,
     /// Tasks by the table they write and the time of their units, to find who produces a slice.
     producers: BTreeMap<TableId, Producers>,
@@ -188,7 +221,12 @@ impl Planner<'_> {
 
     /// The time from which partitions belong to the schedule.
     fn live_window(&self, job: &JobSpec) -> Result<Option<DateTime<Utc>>> {
-        let Some((_, calendar)) = self.catalog.unit(job)?.time().filter(|_| job.live_window > 0) else {
+        let Some((_, calendar)) = self
+            .catalog
+            .unit(job)?
+            .time()
+            .filter(|_| job.live_window > 0 && self.purpose == Purpose::Backfill)
+        else {
             return Ok(None);
         };
         let first =

@@ -15,8 +15,8 @@ use std::fmt;
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 
-pub use expand::expand;
-pub use make::plan;
+pub use expand::{expand, expand_run};
+pub use make::{plan, plan_run};
 pub use rollback::{RollbackRequest, WrittenPartition, plan_rollback, scope_of};
 
 use super::estimate::Estimate;
