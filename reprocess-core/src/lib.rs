@@ -2,6 +2,7 @@
 pub mod domain;
 pub mod engine;
 pub mod error;
+pub mod memory;
 pub mod ports;
 
 pub use error::{Error, ErrorKind, Result};

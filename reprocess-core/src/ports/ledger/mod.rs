@@ -1,6 +1,7 @@
 //! The run ledger: the durable record of backfills, runs, tasks, leases and deliveries.
 
 mod record;
+pub mod rules;
 
 use std::any::Any;
 use std::collections::BTreeMap;
