@@ -1,1 +1,9 @@
-//! sqlite
+//! The embedded backend of reprocess: tables and ledger in one SQLite file.
+//!
+//! [`SqliteDatabase`] is the file, `SqliteTable` a table that reprocess writes, `SqliteSource` a table that
+//! others write and jobs read.
+
+mod config;
+mod error;
+
+pub use config::{Durability, SqliteConfig, SqliteDatabase};
