@@ -219,6 +219,7 @@ pub struct CommitEntry {
 
 /// What happens to the scope of an entry.
 #[derive(Clone, Debug)]
+#[allow(clippy::large_enum_variant, reason = "few at a time, and a box would be in the way of every match")]
 pub enum Change {
     /// The staged set is applied.
     Apply(Staged),

@@ -74,35 +74,41 @@ pub fn first_overlap<'a>(
     })
 }
 
-/// A growing set of keys that tells whether one of them covers another, without comparing with each.
-#[derive(Clone, Debug, Default)]
-pub struct Covered {
-    shapes: BTreeMap<Vec<String>, BTreeSet<Vec<Value>>>,
+/// Things under keys, found by the keys that theirs cover, without comparing with each.
+#[derive(Clone, Debug)]
+pub struct Covered<T> {
+    shapes: BTreeMap<Vec<String>, BTreeMap<Vec<Value>, T>>,
 }
 
-impl Covered {
+impl<T> Covered<T> {
     /// Nothing.
     pub fn new() -> Self {
-        Self::default()
+        Self { shapes: BTreeMap::new() }
     }
 
-    /// Adds a key; answers whether one that was there covers it. Fed with the partitions of the committed rows of one
-    /// table, newest first, the rows that answer `false` are the current ones.
-    pub fn insert(&mut self, key: &PartitionKey) -> bool {
-        let covered = self.covers(key);
+    /// Puts a thing under a key, where that key has none; answers whether a key that was there covers this one. Fed
+    /// with the partitions of the committed rows of one table, newest first, the rows that answer `false` are current.
+    pub fn insert(&mut self, key: &PartitionKey, thing: T) -> bool {
+        let covered = self.covering(key).next().is_some();
         let columns = columns(key);
         let values = project(key, &columns).into_iter().cloned().collect();
         let shape = columns.into_iter().map(str::to_owned).collect();
-        self.shapes.entry(shape).or_default().insert(values);
+        self.shapes.entry(shape).or_default().entry(values).or_insert(thing);
         covered
     }
 
-    /// Whether one of the keys covers this one.
-    pub fn covers(&self, key: &PartitionKey) -> bool {
-        self.shapes.iter().any(|(shape, known)| {
+    /// What stands under the keys that cover this one.
+    pub fn covering(&self, key: &PartitionKey) -> impl Iterator<Item = &T> {
+        self.shapes.iter().filter_map(|(shape, known)| {
             let values: Option<Vec<_>> = shape.iter().map(|c| key.get(c).cloned()).collect();
-            values.is_some_and(|values| known.contains(&values))
+            known.get(&values?)
         })
+    }
+}
+
+impl<T> Default for Covered<T> {
+    fn default() -> Self {
+        Self::new()
     }
 }
 
@@ -187,12 +193,23 @@ pub fn fill(mut record: RunRecord, commit: &Commit, entry: &CommitEntry) -> RunR
     record
 }
 
-/// What a prepared delivery becomes as its output is committed.
-pub fn delivery_at_commit(deliver: bool, key_was_released: bool) -> DeliveryState {
-    match (key_was_released, deliver) {
-        (true, _) => DeliveryState::Duplicate,
-        (false, true) => DeliveryState::Released,
-        (false, false) => DeliveryState::Suppressed,
+/// What a delivery becomes as its stamp is committed; `None` where it stays. One that was withdrawn while the commit was
+/// on its way comes back, since its output is in production after all.
+pub fn delivery_at_commit(
+    state: DeliveryState,
+    of_committed_attempt: bool,
+    deliver: bool,
+    key_was_released: bool,
+) -> Option<DeliveryState> {
+    use DeliveryState::{Duplicate, Prepared, Released, Suppressed, Withdrawn};
+    match state {
+        Prepared | Withdrawn if of_committed_attempt => Some(match (key_was_released, deliver) {
+            (true, _) => Duplicate,
+            (false, true) => Released,
+            (false, false) => Suppressed,
+        }),
+        Prepared => Some(Withdrawn),
+        _ => None,
     }
 }
 
@@ -244,8 +261,8 @@ mod tests {
                 let (xs, ys) = (BTreeSet::from([x.clone()]), BTreeSet::from([y.clone()]));
                 assert_eq!(first_overlap(&xs, &ys).is_some(), x.overlaps(y), "{x} {y}");
                 let mut covered = Covered::new();
-                assert!(!covered.insert(x));
-                assert_eq!(covered.covers(y), x.covers(y), "{x} {y}");
+                assert!(!covered.insert(x, ()));
+                assert_eq!(covered.insert(y, ()), x.covers(y), "{x} {y}");
             }
         }
     }
@@ -262,10 +279,13 @@ mod tests {
 
     #[test]
     fn an_event_is_delivered_once_and_with_the_latest_numbers() {
-        use DeliveryState::{Duplicate, Released, Suppressed};
-        assert_eq!(delivery_at_commit(true, false), Released);
-        assert_eq!(delivery_at_commit(false, false), Suppressed);
-        assert_eq!(delivery_at_commit(true, true), Duplicate);
+        use DeliveryState::{Duplicate, Prepared, Released, Suppressed, Withdrawn};
+        assert_eq!(delivery_at_commit(Prepared, true, true, false), Some(Released));
+        assert_eq!(delivery_at_commit(Prepared, true, false, false), Some(Suppressed));
+        assert_eq!(delivery_at_commit(Prepared, true, true, true), Some(Duplicate));
+        assert_eq!(delivery_at_commit(Prepared, false, true, false), Some(Withdrawn));
+        assert_eq!(delivery_at_commit(Withdrawn, true, true, false), Some(Released));
+        assert_eq!(delivery_at_commit(Released, true, true, true), None);
         assert_eq!(deliveries_at_release(2, false), [Duplicate, Released]);
         assert_eq!(deliveries_at_release(2, true), [Duplicate, Duplicate]);
     }
