@@ -5,5 +5,7 @@
 
 mod config;
 mod error;
+mod ledger;
 
 pub use config::{Durability, SqliteConfig, SqliteDatabase};
+pub use ledger::SqliteLedger;
