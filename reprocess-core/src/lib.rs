@@ -1,6 +1,7 @@
 //! Domain, planner, validator, ports and engine of reprocess.
 pub mod domain;
 pub mod error;
+pub mod memory;
 pub mod ports;
 
 pub use error::{Error, ErrorKind, Result};
