@@ -1,5 +1,6 @@
 //! Exact decimal numbers of 256 bits, for totals and predictions.
 
+use std::cmp::Ordering;
 use std::fmt;
 use std::str::FromStr;
 
@@ -39,6 +40,9 @@ impl Decimal {
     /// The same number with more digits behind the point; `None` where 256 bits do not hold it or `scale` is smaller.
     pub fn rescale(&self, scale: u8) -> Option<Self> {
         let digits = scale.checked_sub(self.scale)?;
+        if digits == 0 {
+            return Some(*self);
+        }
         let factor = i256::from_i128(10).checked_pow(u32::from(digits))?;
         Some(Self { unscaled: self.unscaled.checked_mul(factor)?, scale })
     }
@@ -88,6 +92,26 @@ impl PartialEq for Decimal {
 }
 
 impl Eq for Decimal {}
+
+impl Ord for Decimal {
+    fn cmp(&self, other: &Self) -> Ordering {
+        if self.scale > other.scale {
+            return other.cmp(self).reverse();
+        }
+        match self.rescale(other.scale) {
+            Some(same_scale) => same_scale.unscaled.cmp(&other.unscaled),
+            None if self.unscaled == i256::ZERO => i256::ZERO.cmp(&other.unscaled),
+            // Too large for the other's scale, so farther from zero than the other can be.
+            None => self.unscaled.cmp(&i256::ZERO),
+        }
+    }
+}
+
+impl PartialOrd for Decimal {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
 
 impl From<i64> for Decimal {
     fn from(integer: i64) -> Self {
@@ -157,6 +181,32 @@ mod tests {
         for text in ["", "-", ".", "1e5", "1.-5", "--1", "1.2.3", "NaN"] {
             assert!(text.parse::<Decimal>().is_err(), "{text}");
         }
+    }
+
+    #[test]
+    fn order_is_that_of_the_numbers_at_any_scale() {
+        let largest = Decimal::new(i256::MAX, 0);
+        let tiny = Decimal::new(i256::ONE, 200);
+        let minus_tiny = Decimal::new(i256::MINUS_ONE, 200);
+        let d = |text: &str| text.parse::<Decimal>().unwrap();
+        let ascending = [
+            Decimal::new(i256::MIN, 0),
+            d("-2"),
+            d("-1.999"),
+            minus_tiny,
+            d("0"),
+            tiny,
+            d("1.5"),
+            d("10"),
+            largest,
+        ];
+        for (i, a) in ascending.iter().enumerate() {
+            for (j, b) in ascending.iter().enumerate() {
+                assert_eq!(a.cmp(b), i.cmp(&j), "{a} and {b}");
+            }
+        }
+        assert_eq!(d("1.50").cmp(&d("1.5")), Ordering::Equal);
+        assert_eq!(Decimal::new(i256::ZERO, 200).cmp(&d("0")), Ordering::Equal);
     }
 
     #[test]

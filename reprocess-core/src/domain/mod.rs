@@ -12,6 +12,7 @@ pub mod partition;
 pub mod plan;
 pub mod profile;
 pub mod request;
+pub mod rows;
 pub mod scope;
 pub mod slice;
 pub mod validate;

@@ -1,12 +1,22 @@
 //! What a partition holds, in a few numbers: the before and after that a reviewer compares.
 
+mod builder;
+mod digest;
+mod scoped;
+mod total;
+
+pub use builder::ProfileBuilder;
+pub use scoped::ScopeProfiler;
+
 use std::collections::BTreeMap;
 use std::fmt;
 
+use arrow_schema::Schema;
 use serde::{Deserialize, Serialize};
 
 use super::decimal::Decimal;
 use super::partition::PartitionKey;
+use crate::error::Result;
 
 /// Name of the digest algorithm of this version: a wrapping 256-bit sum of BLAKE3 over canonical rows.
 pub const DIGEST_ALGORITHM: &str = "blake3-sum-v1";
@@ -65,6 +75,13 @@ pub struct Profile {
     pub comparable: Digest,
 }
 
+impl Profile {
+    /// The profile of a partition without rows. Refuses what [`ProfileBuilder::new`] refuses.
+    pub fn empty(partition: PartitionKey, schema: &Schema, spec: &ProfileSpec) -> Result<Self> {
+        Ok(ProfileBuilder::new(schema, spec)?.finish(partition))
+    }
+}
+
 /// Sum of a column.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -77,7 +94,8 @@ pub enum Total {
     Float {
         /// Sum of the finite values.
         sum: f64,
-        /// By how much another order of the same rows can differ.
+        /// By how much another order of the same rows can differ: the number of values times 2⁻⁵² times the sum of
+        /// their magnitudes, which bounds every order of summation, compensated or not.
         tolerance: f64,
         /// Number of NaN values, which are not in the sum.
         nan: u64,
@@ -103,7 +121,7 @@ impl fmt::Display for Total {
 pub struct Digest {
     /// Name of the algorithm; unequal algorithms are recomputed, never reported as a difference.
     pub algorithm: String,
-    /// The digest in hexadecimal.
+    /// The digest in hexadecimal: the sum, then the number of rows.
     pub value: String,
 }
 
@@ -112,3 +130,7 @@ impl fmt::Display for Digest {
         f.pad(self.value.get(..12).unwrap_or(&self.value))
     }
 }
+
+#[cfg(test)]
+#[path = "profile_tests.rs"]
+mod tests;
