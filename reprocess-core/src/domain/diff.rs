@@ -1,5 +1,11 @@
 //! How the rows of a partition differ before and after.
 
+mod compare;
+mod distribution;
+mod rows;
+
+pub use compare::diff;
+
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
@@ -8,7 +14,7 @@ use super::decimal::Decimal;
 use super::partition::PartitionKey;
 
 /// What a diff is to contain.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 #[non_exhaustive]
 pub struct DiffSpec {
@@ -19,18 +25,41 @@ pub struct DiffSpec {
     pub samples: usize,
     /// Numeric columns whose per-row difference is summed up as a distribution; empty means every numeric column.
     pub distributions: Vec<String>,
+    /// Two floats that are no key are equal when they agree to so many significant digits: engines add up in
+    /// different orders, and a reviewer is not to see that. 17 digits and more compare exactly.
+    pub float_digits: u8,
+}
+
+impl Default for DiffSpec {
+    fn default() -> Self {
+        Self { keys: Vec::new(), samples: 0, distributions: Vec::new(), float_digits: 9 }
+    }
 }
 
 impl DiffSpec {
     /// Rows identified by `keys`, up to 20 samples of each kind.
     pub fn new(keys: impl IntoIterator<Item = impl Into<String>>) -> Self {
-        Self { keys: keys.into_iter().map(Into::into).collect(), samples: 20, distributions: Vec::new() }
+        Self { keys: keys.into_iter().map(Into::into).collect(), samples: 20, ..Self::default() }
     }
 
     /// Sets how many rows of each kind are shown.
     #[must_use]
     pub fn with_samples(mut self, samples: usize) -> Self {
         self.samples = samples;
+        self
+    }
+
+    /// Names the columns whose differences are summed up.
+    #[must_use]
+    pub fn with_distributions(mut self, columns: impl IntoIterator<Item = impl Into<String>>) -> Self {
+        self.distributions = columns.into_iter().map(Into::into).collect();
+        self
+    }
+
+    /// Sets to how many significant digits floats must agree.
+    #[must_use]
+    pub fn with_float_digits(mut self, digits: u8) -> Self {
+        self.float_digits = digits;
         self
     }
 }
@@ -51,7 +80,7 @@ pub struct Diff {
     pub changed: u64,
     /// Rows equal on both sides.
     pub unchanged: u64,
-    /// For each column that is not a key, in how many changed rows it differs.
+    /// For each column that is not a key, in how many changed rows it differs; empty where rows are not matched.
     pub columns: BTreeMap<String, u64>,
     /// For each numeric column, how far values moved (after minus before) over the changed rows.
     pub distributions: BTreeMap<String, Distribution>,
@@ -59,7 +88,8 @@ pub struct Diff {
     pub samples: Vec<RowDiff>,
 }
 
-/// Quantiles of the difference of one column over the changed rows in which both values are finite numbers.
+/// Quantiles of the difference of one column over the changed rows in which both values are finite numbers. A
+/// quantile is the smallest difference that at least so large a part of the rows does not exceed.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Distribution {
@@ -90,3 +120,7 @@ pub struct RowDiff {
     /// The same after, absent where the row was removed.
     pub after: Option<BTreeMap<String, Option<String>>>,
 }
+
+#[cfg(test)]
+#[path = "diff_tests.rs"]
+mod tests;
