@@ -203,7 +203,8 @@ pub(super) async fn leave(
 /// Writes rows of runs that failed for good.
 pub(super) async fn record_failed(conn: &mut SqliteConnection, records: &[RunRecord]) -> Result<()> {
     for record in records {
-        let failed = RunRecord { status: RunStatus::Failed, ..record.clone() };
+        let mut failed = record.clone();
+        failed.status = RunStatus::Failed;
         run::upsert(conn, &failed).await?;
     }
     Ok(())
