@@ -1,10 +1,13 @@
 //! Words and rules of reprocessing, without I/O: the same arguments give the same bytes.
 pub mod decimal;
+pub mod determinism;
 pub mod diff;
+pub mod estimate;
 pub mod ids;
 pub mod interval;
 pub mod partition;
 pub mod profile;
+pub mod retention;
 pub mod rows;
 pub mod scope;
 pub mod validate;
