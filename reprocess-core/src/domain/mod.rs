@@ -13,6 +13,7 @@ pub mod partition;
 pub mod plan;
 pub mod profile;
 pub mod request;
+pub mod retention;
 pub mod rows;
 pub mod scope;
 pub mod slice;

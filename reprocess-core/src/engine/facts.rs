@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use crate::domain::estimate::Sample;
 use crate::domain::ids::{JobName, RunId, TableId};
 use crate::domain::job::JobSpec;
 use crate::domain::partition::PartitionKey;
@@ -60,7 +61,9 @@ impl Engine {
             let job = self.host.catalog().job(name)?;
             facts.current.insert(name.clone(), self.current_runs(job, units).await?);
             let recent = self.ledger.recent(name, self.settings.history_rows).await?;
-            facts.history.insert(name.clone(), recent.iter().map(history).collect());
+            for row in &recent {
+                facts.history.add(name.clone(), row.record.partition.clone(), sample(row));
+            }
         }
         if let Some(run) = &needs.recorded {
             self.recorded_facts(run, &mut facts).await?;
@@ -147,6 +150,14 @@ fn current_run(row: LedgerRow) -> CurrentRun {
     }
 }
 
-fn history(_row: &LedgerRow) -> crate::domain::estimate::TaskHistory {
-    crate::domain::estimate::TaskHistory::default()
+fn sample(row: &LedgerRow) -> Sample {
+    let record = &row.record;
+    let duration = record.finished_at - record.started_at;
+    let after = record.after.as_ref();
+    let sample =
+        Sample::new(u64::try_from(duration.num_milliseconds()).unwrap_or(0), after.map_or(0, |p| p.rows));
+    match after {
+        Some(profile) => sample.with_written_bytes(profile.size_bytes),
+        None => sample,
+    }
 }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 
-use crate::domain::estimate::TaskHistory;
+use crate::domain::estimate::History;
 use crate::domain::fingerprint::Fingerprint;
 use crate::domain::ids::{BackfillId, JobName, LogicVersion, PartitionVersion, RunId, TableId, TableVersion};
 use crate::domain::partition::PartitionKey;
@@ -54,7 +54,7 @@ pub struct Facts {
     /// Partitions that have been computed so far.
     pub existing: Existing,
     /// Earlier runs of each job, for the estimate.
-    pub history: BTreeMap<JobName, Vec<TaskHistory>>,
+    pub history: History,
 }
 
 /// A backfill of the request's name that the ledger has.

@@ -72,7 +72,7 @@ fn make(
             planner.out.refused.extend(refusals.into_iter().map(refused));
         }
     }
-    let parts = planner.out;
+    let parts = refuse::unreadable(request, facts, planner.out, as_of);
     let changed = Changed::of(&parts.tasks);
     let reached = downstream::reach(catalog, &changed, &facts.existing)?;
     let mut warnings = warnings(request, catalog, &parts.tasks, as_of)?;
@@ -84,7 +84,7 @@ fn make(
     let mut widened = work.widened;
     widened.sort();
     widened.dedup();
-    let estimate = super::cost::estimate(request, facts, &parts.tasks, downstream.len());
+    let estimate = super::cost::of(request, facts, &parts.tasks, &downstream);
     let owners = downstream::owners(catalog, request.jobs.keys(), &reached.jobs, &reached.exposures)?;
     Ok(Plan {
         format: PLAN_FORMAT,
@@ -134,11 +134,12 @@ fn warnings(
     Ok(warnings)
 }
 
+/// What becomes of the partitions of a selection.
 #[derive(Default)]
-struct Parts {
-    tasks: Vec<Task>,
-    skipped: Vec<Skipped>,
-    refused: Vec<Refused>,
+pub(super) struct Parts {
+    pub(super) tasks: Vec<Task>,
+    pub(super) skipped: Vec<Skipped>,
+    pub(super) refused: Vec<Refused>,
 }
 
 struct Planner<'a> {
@@ -292,9 +293,6 @@ impl Planner<'_> {
                     None => continue,
                 },
             };
-            if let Some(reason) = refuse::unreadable(self.facts, &planned.pin, self.as_of) {
-                return Ok(Err(reason));
-            }
             inputs.insert(input.name.clone(), planned);
         }
         let known = inputs.values().all(|input| input.produced_by.is_empty());

@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 use chrono::{DateTime, Utc};
 
 use super::facts::Facts;
+use super::make::Parts;
+use super::{Action, Refused, Task, cost};
 use crate::domain::ids::{LogicVersion, RunId};
 use crate::domain::job::{Catalog, JobSpec, WriteMode};
 use crate::domain::partition::PartitionKey;
@@ -90,15 +92,25 @@ pub(super) fn recorded(
     pins.ok_or_else(|| format!("run `{by}` recorded no inputs"))
 }
 
-/// Why a pin will not be readable until the plan ends.
-pub(super) fn unreadable(facts: &Facts, pin: &Pin, as_of: DateTime<Utc>) -> Option<String> {
-    let until = facts.readable_until.get(&pin.table).copied().flatten()?;
-    let needed = as_of + facts.longest_run();
-    (until < needed).then(|| {
-        format!(
-            "input `{}` can be read until {until}, and the plan may run until {needed}; rebuild it from a raw archive, or \
-             split the range",
-            pin.table
-        )
-    })
+/// Refuses every task where an input of one will not be readable until the plan ends: a part of a backfill that fails
+/// half-way is worth less than a clear answer now.
+pub(super) fn unreadable(request: &Request, facts: &Facts, mut parts: Parts, as_of: DateTime<Utc>) -> Parts {
+    let ends = as_of.checked_add_signed(cost::longest(request, facts, &parts.tasks)).unwrap_or(as_of);
+    let too_short = |task: &Task| match &task.action {
+        Action::Compute { inputs, .. } => inputs.values().find_map(|input| {
+            let until = facts.readable_until.get(&input.pin.table).copied().flatten()?;
+            (until <= ends).then(|| (input.pin.table.clone(), until))
+        }),
+        Action::Restore { .. } => None,
+    };
+    let Some((table, until)) = parts.tasks.iter().find_map(too_short) else { return parts };
+    let reason = format!(
+        "input `{table}` can be read until {until}, and the plan may run until {ends}; rebuild it from a raw archive, or \
+         split the range"
+    );
+    for task in std::mem::take(&mut parts.tasks) {
+        let refused = |unit| Refused { job: task.job.clone(), partition: Some(unit), reason: reason.clone() };
+        parts.refused.extend(task.units.into_iter().map(refused));
+    }
+    parts
 }
