@@ -2,6 +2,7 @@
 
 mod commit;
 mod control;
+mod determinism;
 mod execute;
 mod explain;
 mod facts;
@@ -20,6 +21,7 @@ use std::fmt;
 use std::sync::Arc;
 
 pub use control::{Closed, Submission};
+pub use determinism::Determinism;
 pub use execute::{Execution, TaskEvent};
 pub use explain::{Explanation, Reconciled, Status};
 pub use host::{Host, Job};
