@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use chrono::{DateTime, Utc};
 
-use crate::domain::estimate::Estimate;
+use crate::domain::estimate::{EstimateInput, History, estimate};
 use crate::domain::ids::{Actor, JobName, PartitionVersion, TableId, TableVersion};
 use crate::domain::partition::PartitionKey;
 use crate::domain::plan::{Action, PLAN_FORMAT, Plan, Task, TaskId};
@@ -65,7 +65,8 @@ pub(super) fn plan(id: &str, keys: &[PartitionKey], after: &[&[u32]]) -> Plan {
         owners: Vec::new(),
         widened: Vec::new(),
         warnings: Vec::new(),
-        estimate: Estimate::default(),
+        estimate: estimate(&EstimateInput::new(Vec::new(), 1), &History::new()),
+        rolls_back: None,
     }
 }
 
