@@ -59,7 +59,6 @@ pub(super) fn plan(id: &str, keys: &[PartitionKey], after: &[&[u32]]) -> Plan {
     Plan {
         format: PLAN_FORMAT,
         request: Request::new(id, selection, "late rows", me()).with_job(JOB, "v2").with_concurrency(2),
-        rolls_back: None,
         generation: 1,
         as_of: at(0),
         position: 0,
@@ -72,6 +71,7 @@ pub(super) fn plan(id: &str, keys: &[PartitionKey], after: &[&[u32]]) -> Plan {
         widened: Vec::new(),
         warnings: Vec::new(),
         estimate: estimate(&EstimateInput::new(Vec::new(), 1), &History::new()),
+        rolls_back: None,
     }
 }
 
