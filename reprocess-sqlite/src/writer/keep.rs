@@ -1,0 +1,352 @@
+//! What commits replaced, kept so that it can be restored.
+//!
+//! Of a replace every row of the touched partitions is kept; of a merge only the rows that changed or went, and, marked
+//! as new, those that came.
+
+use std::sync::Arc;
+
+use arrow_schema::Schema;
+use reprocess_core::domain::partition::PartitionKey;
+use reprocess_core::domain::scope::Scope;
+use reprocess_core::domain::slice::Kept;
+use reprocess_core::{Error, ErrorKind, Result};
+use serde::{Deserialize, Serialize};
+use sqlx::Row;
+use sqlx::sqlite::SqliteConnection;
+
+use super::SqliteTable;
+use super::apply::Step;
+use crate::catalog::{Managed, from_json, to_json};
+use crate::error::Doing;
+use crate::layout::Layout;
+use crate::predicate::Rows;
+use crate::sql::{Sql, ident};
+
+const KEEP: &str = "keep replaced rows";
+const RESTORE: &str = "restore rows";
+
+/// What one entry of a commit replaced.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct KeptEntry {
+    pub(super) scope: Scope,
+    /// The keys whose rows were replaced.
+    pub(super) touched: Vec<PartitionKey>,
+    /// The columns by which rows were merged; `None` for a replace.
+    pub(super) merge: Option<Vec<String>>,
+}
+
+/// An entry, and where its rows are.
+struct Found {
+    place: i64,
+    entry: KeptEntry,
+    rows: i64,
+    layout: Layout,
+}
+
+/// What is told of the rows that the commit of a number replaced.
+pub(super) fn kept(seq: i64) -> Kept {
+    Kept(serde_json::json!({ "seq": seq }))
+}
+
+fn seq_of(kept: &Kept) -> Result<i64> {
+    kept.0.get("seq").and_then(serde_json::Value::as_i64).ok_or_else(|| {
+        Error::new(ErrorKind::Corrupt, "what names the kept rows was not written by this backend")
+    })
+}
+
+/// Notes an entry, and answers the number of the table for its rows.
+pub(super) async fn register(
+    connection: &mut SqliteConnection,
+    managed: &Managed,
+    step: &Step<'_>,
+    entry: &KeptEntry,
+) -> Result<i64> {
+    let rows = rows_table(connection, managed).await?;
+    Sql::new("INSERT INTO main.reprocess_kept (t, seq, entry, detail, kept_rows) VALUES (")
+        .bind(managed.t)
+        .text(", ")
+        .bind(step.seq)
+        .text(", ")
+        .bind(step.place)
+        .text(", ")
+        .bind(to_json(entry)?)
+        .text(", ")
+        .bind(rows)
+        .text(")")
+        .execute(connection, KEEP)
+        .await?;
+    Ok(rows)
+}
+
+/// Copies rows as they were; `from` names them `t`.
+pub(super) async fn copy(
+    connection: &mut SqliteConnection,
+    managed: &Managed,
+    step: &Step<'_>,
+    rows: i64,
+    from: Sql,
+) -> Result<()> {
+    copy_as(connection, &managed.layout, step, rows, 0, from).await
+}
+
+/// Copies rows that were not there before.
+pub(super) async fn copy_new(
+    connection: &mut SqliteConnection,
+    managed: &Managed,
+    step: &Step<'_>,
+    rows: i64,
+    from: Sql,
+) -> Result<()> {
+    copy_as(connection, &managed.layout, step, rows, 1, from).await
+}
+
+async fn copy_as(
+    connection: &mut SqliteConnection,
+    layout: &Layout,
+    step: &Step<'_>,
+    rows: i64,
+    is_new: i64,
+    from: Sql,
+) -> Result<()> {
+    Sql::new(format!(
+        "INSERT INTO main.reprocess_kept_rows_{rows} (reprocess_seq, reprocess_entry, reprocess_new, {}) SELECT ",
+        layout.list("")
+    ))
+    .bind(step.seq)
+    .text(", ")
+    .bind(step.place)
+    .text(", ")
+    .bind(is_new)
+    .text(format!(", {} FROM ", layout.list("t.")))
+    .then(from)
+    .execute(connection, KEEP)
+    .await?;
+    Ok(())
+}
+
+/// One table for each set of columns that the table had.
+async fn rows_table(connection: &mut SqliteConnection, managed: &Managed) -> Result<i64> {
+    let columns = to_json(managed.layout.schema().as_ref())?;
+    let find = Sql::new("SELECT kept_rows FROM main.reprocess_kept_rows WHERE t = ")
+        .bind(managed.t)
+        .text(" AND columns = ")
+        .bind(columns.as_str());
+    if let Some(row) = find.first(connection, KEEP).await? {
+        return row.try_get(0).doing(KEEP);
+    }
+    let row = Sql::new("INSERT INTO main.reprocess_kept_rows (t, columns) VALUES (")
+        .bind(managed.t)
+        .text(", ")
+        .bind(columns)
+        .text(") RETURNING kept_rows")
+        .first(connection, KEEP)
+        .await?
+        .ok_or_else(|| Error::internal("kept rows got no number"))?;
+    let rows: i64 = row.try_get(0).doing(KEEP)?;
+    let columns = managed.layout.definitions()?.join(", ");
+    Sql::new(format!(
+        "CREATE TABLE main.reprocess_kept_rows_{rows} (reprocess_seq INTEGER NOT NULL, \
+         reprocess_entry INTEGER NOT NULL, reprocess_new INTEGER NOT NULL, {columns})"
+    ))
+    .execute(connection, KEEP)
+    .await?;
+    Sql::new(format!(
+        "CREATE INDEX main.reprocess_kept_seq_{rows} ON reprocess_kept_rows_{rows} (reprocess_seq, reprocess_entry)"
+    ))
+    .execute(connection, KEEP)
+    .await?;
+    Ok(rows)
+}
+
+/// Brings back what a commit replaced in the partitions of the step's scope. `false` where the table has other columns
+/// than the rows.
+pub(super) async fn restore(
+    connection: &mut SqliteConnection,
+    managed: &mut Managed,
+    step: &Step<'_>,
+    kept: &Kept,
+) -> Result<bool> {
+    let seq = seq_of(kept)?;
+    let found = find(connection, managed, seq).await?;
+    if found.is_empty() {
+        return Err(Error::not_found("the replaced rows are not kept any more")
+            .with_advice("re-run the partitions with the earlier logic instead"));
+    }
+    let covered = |key: &PartitionKey| found.iter().any(|f| f.entry.scope.covers(key));
+    if let Some(key) = step.scope.partitions().iter().find(|key| !covered(key)) {
+        return Err(Error::invalid("the commit did not replace a partition that is to be restored")
+            .with_context("partition", key));
+    }
+    for found in found.iter().filter(|f| f.entry.scope.overlaps(step.scope)) {
+        if !managed.layout.has_all_of(&found.layout) {
+            if !step.scope.is_whole_table() {
+                return Ok(false);
+            }
+            restore_rebuilt(connection, managed, step, seq, found).await?;
+            continue;
+        }
+        match &found.entry.merge {
+            None => restore_replaced(connection, managed, step, seq, found).await?,
+            Some(keys) => restore_merged(connection, managed, step, seq, found, keys).await?,
+        }
+    }
+    Ok(true)
+}
+
+/// The table had other columns; it gets them back.
+async fn restore_rebuilt(
+    connection: &mut SqliteConnection,
+    managed: &mut Managed,
+    step: &Step<'_>,
+    seq: i64,
+    found: &Found,
+) -> Result<()> {
+    if step.keep {
+        keep_all(connection, managed, step, Sql::all(vec![])).await?;
+    }
+    managed.rebuild(connection, found.layout.clone()).await?;
+    bring_back(connection, managed, step, seq, found).await
+}
+
+async fn restore_replaced(
+    connection: &mut SqliteConnection,
+    managed: &Managed,
+    step: &Step<'_>,
+    seq: i64,
+    found: &Found,
+) -> Result<()> {
+    let rows = managed.rows();
+    let gone = Sql::all(vec![rows.keys(found.entry.touched.iter())?, rows.scope(step.scope)?]);
+    if step.keep {
+        keep_all(connection, managed, step, gone.clone()).await?;
+    }
+    Sql::new(format!("DELETE FROM main.{} AS t WHERE ", managed.name)).then(gone).execute(connection, RESTORE).await?;
+    bring_back(connection, managed, step, seq, found).await
+}
+
+async fn restore_merged(
+    connection: &mut SqliteConnection,
+    managed: &Managed,
+    step: &Step<'_>,
+    seq: i64,
+    found: &Found,
+    keys: &[String],
+) -> Result<()> {
+    let equal: Vec<_> = keys.iter().map(|key| ident(key)).map(|key| format!("t.{key} = k.{key}")).collect();
+    let matched = Sql::new(format!(
+        "SELECT t._rowid_ FROM main.reprocess_kept_rows_{} AS k CROSS JOIN main.{} AS t ON {} WHERE ",
+        found.rows,
+        managed.name,
+        equal.join(" AND ")
+    ))
+    .then(of_entry("k", seq, found))
+    .text(" AND ")
+    .then(managed.rows().scope(step.scope)?);
+    if step.keep {
+        let entry = KeptEntry { merge: Some(keys.to_vec()), ..whole_entry(step) };
+        let kept = register(connection, managed, step, &entry).await?;
+        let going = managed.from().text(" AS t WHERE t._rowid_ IN (").then(matched.clone()).text(")");
+        copy(connection, managed, step, kept, going).await?;
+        if kept == found.rows {
+            let coming = kept_rows(managed, step, seq, found)?;
+            copy_new(connection, managed, step, kept, coming).await?;
+        }
+    }
+    Sql::new(format!("DELETE FROM main.{} WHERE _rowid_ IN (", managed.name))
+        .then(matched)
+        .text(")")
+        .execute(connection, RESTORE)
+        .await?;
+    bring_back(connection, managed, step, seq, found).await
+}
+
+async fn keep_all(
+    connection: &mut SqliteConnection,
+    managed: &Managed,
+    step: &Step<'_>,
+    condition: Sql,
+) -> Result<()> {
+    let kept = register(connection, managed, step, &whole_entry(step)).await?;
+    copy(connection, managed, step, kept, managed.from().text(" AS t WHERE ").then(condition)).await
+}
+
+fn whole_entry(step: &Step<'_>) -> KeptEntry {
+    KeptEntry { scope: step.scope.clone(), touched: step.scope.partitions(), merge: None }
+}
+
+/// Puts the kept rows of the step's scope into the table.
+async fn bring_back(
+    connection: &mut SqliteConnection,
+    managed: &Managed,
+    step: &Step<'_>,
+    seq: i64,
+    found: &Found,
+) -> Result<()> {
+    let (into, from) = (found.layout.list(""), found.layout.list("t."));
+    Sql::new(format!("INSERT INTO main.{} ({into}) SELECT {from} FROM ", managed.name))
+        .then(kept_rows(managed, step, seq, found)?)
+        .execute(connection, RESTORE)
+        .await?;
+    Ok(())
+}
+
+/// The kept rows of the step's scope that were there before the commit, under the name `t`.
+fn kept_rows(managed: &Managed, step: &Step<'_>, seq: i64, found: &Found) -> Result<Sql> {
+    let rows = Rows { layout: &found.layout, partitioning: &managed.partitioning };
+    Ok(Sql::new(format!("main.reprocess_kept_rows_{} AS t WHERE t.reprocess_new = 0 AND ", found.rows))
+        .then(of_entry("t", seq, found))
+        .text(" AND ")
+        .then(rows.scope(step.scope)?))
+}
+
+fn of_entry(name: &str, seq: i64, found: &Found) -> Sql {
+    Sql::new(format!("{name}.reprocess_seq = "))
+        .bind(seq)
+        .text(format!(" AND {name}.reprocess_entry = "))
+        .bind(found.place)
+}
+
+async fn find(connection: &mut SqliteConnection, managed: &Managed, seq: i64) -> Result<Vec<Found>> {
+    let rows = Sql::new(
+        "SELECT k.entry, k.detail, k.kept_rows, r.columns FROM main.reprocess_kept AS k
+         JOIN main.reprocess_kept_rows AS r ON r.kept_rows = k.kept_rows WHERE k.t = ",
+    )
+    .bind(managed.t)
+    .text(" AND k.seq = ")
+    .bind(seq)
+    .text(" ORDER BY k.entry")
+    .rows(connection, RESTORE)
+    .await?;
+    let mut found = Vec::with_capacity(rows.len());
+    for row in rows {
+        let schema: Schema = from_json(&row.try_get::<String, _>(3).doing(RESTORE)?)?;
+        found.push(Found {
+            place: row.try_get(0).doing(RESTORE)?,
+            entry: from_json(&row.try_get::<String, _>(1).doing(RESTORE)?)?,
+            rows: row.try_get(2).doing(RESTORE)?,
+            layout: Layout::own(Arc::new(schema))?,
+        });
+    }
+    Ok(found)
+}
+
+/// Frees the rows that a commit kept.
+pub(super) async fn forget(table: &SqliteTable, kept: &Kept) -> Result<()> {
+    let what = "free kept rows";
+    let seq = seq_of(kept)?;
+    let mut tx = table.database().begin_write().await?;
+    let Some(managed) = Managed::load(&mut tx, table.spec()).await? else { return Ok(()) };
+    for found in find(&mut tx, &managed, seq).await? {
+        Sql::new(format!("DELETE FROM main.reprocess_kept_rows_{} WHERE reprocess_seq = ", found.rows))
+            .bind(seq)
+            .execute(&mut tx, what)
+            .await?;
+    }
+    Sql::new("DELETE FROM main.reprocess_kept WHERE t = ")
+        .bind(managed.t)
+        .text(" AND seq = ")
+        .bind(seq)
+        .execute(&mut tx, what)
+        .await?;
+    tx.commit().await.doing(what)
+}
