@@ -1,5 +1,6 @@
 //! Domain, planner, validator, ports and engine of reprocess.
 pub mod domain;
+pub mod engine;
 pub mod error;
 pub mod memory;
 pub mod ports;

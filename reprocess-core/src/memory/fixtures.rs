@@ -1,7 +1,11 @@
 //! Small plans, records and commits for the tests beside.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
+use arrow_array::types::Date32Type;
+use arrow_array::{ArrayRef, Date32Array, Int64Array, RecordBatch, StringArray};
+use arrow_schema::{DataType, Field, Schema, SchemaRef};
 use chrono::{DateTime, Utc};
 
 use crate::domain::estimate::Estimate;
@@ -9,6 +13,7 @@ use crate::domain::ids::{Actor, JobName, PartitionVersion, TableId, TableVersion
 use crate::domain::partition::PartitionKey;
 use crate::domain::plan::{Action, PLAN_FORMAT, Plan, Task, TaskId};
 use crate::domain::request::{Request, Selection};
+use crate::domain::rows::Column;
 use crate::domain::scope::Scope;
 use crate::domain::slice::Base;
 use crate::domain::value::Value;
@@ -133,4 +138,46 @@ pub(super) fn commit(version: &str, stamp: &StampId, attempt: u32, key: &Partiti
         kept: None,
         recorded: false,
     }
+}
+
+/// One row of the table of the tests: day, country, id, amount.
+pub(super) type Row = (&'static str, Option<&'static str>, i64, i64);
+
+pub(super) fn columns() -> SchemaRef {
+    Arc::new(Schema::new(vec![
+        Field::new("day", DataType::Date32, true),
+        Field::new("country", DataType::Utf8, true),
+        Field::new("id", DataType::Int64, true),
+        Field::new("amount", DataType::Int64, true),
+    ]))
+}
+
+pub(super) fn batch(rows: &[Row]) -> RecordBatch {
+    let days = rows.iter().map(|row| row.0.parse().ok().map(Date32Type::from_naive_date));
+    let columns_of: Vec<ArrayRef> = vec![
+        Arc::new(days.collect::<Date32Array>()),
+        Arc::new(rows.iter().map(|row| row.1).collect::<StringArray>()),
+        Arc::new(Int64Array::from_iter_values(rows.iter().map(|row| row.2))),
+        Arc::new(Int64Array::from_iter_values(rows.iter().map(|row| row.3))),
+    ];
+    RecordBatch::try_new(columns(), columns_of).unwrap()
+}
+
+/// The rows as sorted text, `day/country/id/amount` and then any further columns, so that tests can write them down.
+pub(super) fn texts(batches: &[RecordBatch]) -> Vec<String> {
+    let mut texts = Vec::new();
+    for batch in batches {
+        let schema = batch.schema();
+        let columns: Vec<_> = schema
+            .fields()
+            .iter()
+            .zip(batch.columns())
+            .map(|(field, array)| Column::new(field.name(), array).unwrap())
+            .collect();
+        for row in 0..batch.num_rows() {
+            texts.push(columns.iter().map(|c| c.cell(row).to_string()).collect::<Vec<_>>().join("/"));
+        }
+    }
+    texts.sort();
+    texts
 }

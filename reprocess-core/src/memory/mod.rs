@@ -6,6 +6,8 @@ mod clock;
 #[cfg(test)]
 mod fixtures;
 mod ledger;
+mod table;
 
 pub use clock::ManualClock;
 pub use ledger::MemoryLedger;
+pub use table::MemoryTable;

@@ -225,6 +225,8 @@ pub enum Change {
     Apply(Staged),
     /// What an earlier commit replaced comes back, for the partitions of the entry's scope.
     Restore(Kept),
+    /// Nothing: the work was found committed, and only the ledger is told. A writer refuses it.
+    Adopt,
 }
 
 /// One atomic commit of one or more entries.

@@ -26,7 +26,7 @@ use reprocess_core::domain::plan::{Plan, TaskId};
 use reprocess_core::domain::scope::Scope;
 use reprocess_core::ports::delivery::Delivery;
 use reprocess_core::ports::ledger::{
-    Change, Claim, Fence, Leave, RunLedger, Submitted, TaskResult, Transition,
+    Change, Claim, Fence, Leave, RunLedger, RunRecord, Submitted, TaskResult, Transition,
 };
 use reprocess_core::ports::writer::{Commit, CommitEntry, StagedId};
 use sqlx::{Sqlite, Transaction};
@@ -127,6 +127,12 @@ impl RunLedger for SqliteLedger {
         let mut tx = self.db.begin_write().await?;
         let answer = task::leave(&mut tx, claim, how, now).await?;
         written(tx, answer).await
+    }
+
+    async fn record_failed(&self, records: &[RunRecord]) -> Result<()> {
+        let mut tx = self.db.begin_write().await?;
+        task::record_failed(&mut tx, records).await?;
+        written(tx, ()).await
     }
 
     async fn restage(&self, id: &BackfillId, tasks: &[TaskId], note: &str, now: DateTime<Utc>) -> Result<()> {

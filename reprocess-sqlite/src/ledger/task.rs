@@ -7,7 +7,7 @@ use reprocess_core::Result;
 use reprocess_core::domain::ids::{BackfillId, JobName, LogicVersion, WorkerId};
 use reprocess_core::domain::plan::TaskId;
 use reprocess_core::ports::ledger::{
-    BackfillState, Claim, Leave, Progress, RunStatus, TaskRecord, TaskResult, TaskState,
+    BackfillState, Claim, Leave, Progress, RunRecord, RunStatus, TaskRecord, TaskResult, TaskState,
 };
 use reprocess_core::ports::writer::StampId;
 use sqlx::SqliteConnection;
@@ -194,13 +194,20 @@ pub(super) async fn leave(
         }
         Leave::Failed { note, records } => {
             end(conn, claim, TaskState::Failed, Some(&note), noted, now).await?;
-            for mut record in records {
-                record.status = RunStatus::Failed;
-                run::upsert(conn, &record).await?;
-            }
+            record_failed(conn, &records).await?;
         }
     }
     Ok(true)
+}
+
+/// Writes rows of runs that failed for good.
+pub(super) async fn record_failed(conn: &mut SqliteConnection, records: &[RunRecord]) -> Result<()> {
+    for record in records {
+        let mut failed = record.clone();
+        failed.status = RunStatus::Failed;
+        run::upsert(conn, &failed).await?;
+    }
+    Ok(())
 }
 
 async fn end(

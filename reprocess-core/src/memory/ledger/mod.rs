@@ -20,7 +20,9 @@ use crate::domain::plan::{Plan, TaskId};
 use crate::domain::scope::Scope;
 use crate::error::{Error, Result};
 use crate::ports::delivery::Delivery;
-use crate::ports::ledger::{Change, Claim, Fence, Leave, RunLedger, Submitted, TaskResult, Transition};
+use crate::ports::ledger::{
+    Change, Claim, Fence, Leave, RunLedger, RunRecord, Submitted, TaskResult, Transition,
+};
 use crate::ports::writer::{Commit, CommitEntry, StagedId};
 
 /// The ledger as plain state behind one lock, which is never held across an await: every method is one step.
@@ -83,6 +85,11 @@ impl RunLedger for MemoryLedger {
 
     async fn leave(&self, claim: &Claim, how: Leave, now: DateTime<Utc>) -> Result<bool> {
         Ok(self.lock()?.leave(claim, how, now))
+    }
+
+    async fn record_failed(&self, records: &[RunRecord]) -> Result<()> {
+        self.lock()?.record_failed(records);
+        Ok(())
     }
 
     async fn restage(&self, id: &BackfillId, tasks: &[TaskId], note: &str, now: DateTime<Utc>) -> Result<()> {

@@ -103,13 +103,13 @@ impl State {
         if let Some(staged) = given_up {
             self.deliveries.withdraw(now, |delivery| delivery.staged.stamp == staged.id.stamp);
         }
-        self.record_failed(failed);
+        self.record_failed(&failed);
         true
     }
 
-    fn record_failed(&mut self, records: Vec<RunRecord>) {
+    pub(super) fn record_failed(&mut self, records: &[RunRecord]) {
         for record in records {
-            self.put_row(record);
+            self.put_row(record.clone());
         }
     }
 

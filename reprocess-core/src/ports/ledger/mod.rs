@@ -318,6 +318,9 @@ pub trait RunLedger: LedgerReader + Any {
     /// duplicate, those of other attempts withdrawn, downstream partitions stale. Idempotent.
     async fn finish(&self, commit: &Commit, entries: &[CommitEntry]) -> Result<()>;
 
+    /// Records runs that failed for good outside of any backfill. An upsert that never replaces a committed row.
+    async fn record_failed(&self, records: &[RunRecord]) -> Result<()>;
+
     /// Whether the holder of a fence is still the last one that took an overlapping lease. For backends that do not share
     /// a database with the ledger.
     async fn is_current(&self, fence: &Fence) -> Result<bool>;

@@ -291,7 +291,8 @@ impl BackfillState {
             Planned => false,
             Approved => self == Planned,
             Running => matches!(self, Approved | Stale | Failed),
-            AwaitingReview => matches!(self, Running | Publishing),
+            // An approval of the outputs is written without leaving the state.
+            AwaitingReview => matches!(self, Running | Publishing | AwaitingReview),
             Stale => matches!(self, AwaitingReview | Publishing),
             Publishing => self == AwaitingReview,
             Published => matches!(self, Running | Publishing),
