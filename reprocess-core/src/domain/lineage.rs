@@ -249,3 +249,7 @@ pub fn producers(catalog: &Catalog) -> BTreeMap<&TableId, Vec<&JobName>> {
     }
     producers
 }
+
+#[cfg(test)]
+#[path = "lineage_tests.rs"]
+mod tests;

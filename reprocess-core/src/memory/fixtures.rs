@@ -8,7 +8,7 @@ use arrow_array::{ArrayRef, Date32Array, Int64Array, RecordBatch, StringArray};
 use arrow_schema::{DataType, Field, Schema, SchemaRef};
 use chrono::{DateTime, Utc};
 
-use crate::domain::estimate::Estimate;
+use crate::domain::estimate::{EstimateInput, History, estimate};
 use crate::domain::ids::{Actor, JobName, PartitionVersion, TableId, TableVersion};
 use crate::domain::partition::PartitionKey;
 use crate::domain::plan::{Action, PLAN_FORMAT, Plan, Task, TaskId};
@@ -70,7 +70,8 @@ pub(super) fn plan(id: &str, keys: &[PartitionKey], after: &[&[u32]]) -> Plan {
         owners: Vec::new(),
         widened: Vec::new(),
         warnings: Vec::new(),
-        estimate: Estimate::default(),
+        estimate: estimate(&EstimateInput::new(Vec::new(), 1), &History::new()),
+        rolls_back: None,
     }
 }
 

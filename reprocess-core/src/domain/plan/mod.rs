@@ -270,3 +270,6 @@ impl Plan {
         Ok(plan)
     }
 }
+
+#[cfg(test)]
+mod tests;
