@@ -1,6 +1,8 @@
 //! Domain, planner, validator, ports and engine of reprocess.
 pub mod domain;
+pub mod engine;
 pub mod error;
+pub mod memory;
 pub mod ports;
 
 pub use error::{Error, ErrorKind, Result};

@@ -137,7 +137,9 @@ impl Layout {
     pub(crate) fn instant(&self, unit: TimeUnit, instant: DateTime<Utc>) -> Result<Arg> {
         let ticks = match (self.instants, unit) {
             (_, TimeUnit::Nanosecond) => instant.timestamp_nanos_opt(),
-            (Instants::Own | Instants::Queried, _) | (_, TimeUnit::Microsecond) => Some(instant.timestamp_micros()),
+            (Instants::Own | Instants::Queried, _) | (_, TimeUnit::Microsecond) => {
+                Some(instant.timestamp_micros())
+            }
             (Instants::Foreign, TimeUnit::Millisecond) => Some(instant.timestamp_millis()),
             (Instants::Foreign, TimeUnit::Second) => Some(instant.timestamp()),
         };
@@ -175,8 +177,9 @@ impl Layout {
     /// Whether the table has exactly these columns, in any order.
     pub(crate) fn has_columns_of(&self, schema: &Schema) -> bool {
         let same = |field: &Field| {
-            self.field(field.name())
-                .is_ok_and(|ours| ours.data_type() == field.data_type() && ours.is_nullable() == field.is_nullable())
+            self.field(field.name()).is_ok_and(|ours| {
+                ours.data_type() == field.data_type() && ours.is_nullable() == field.is_nullable()
+            })
         };
         schema.fields().len() == self.schema.fields().len() && schema.fields().iter().all(|field| same(field))
     }
@@ -193,7 +196,9 @@ impl Layout {
     pub(crate) fn adds_to(&self, other: &Self) -> bool {
         let mut kept = self.schema.fields().iter().filter(|f| other.field(f.name()).is_ok());
         let same = |f: &Field| {
-            other.field(f.name()).is_ok_and(|o| o.data_type() == f.data_type() && o.is_nullable() == f.is_nullable())
+            other
+                .field(f.name())
+                .is_ok_and(|o| o.data_type() == f.data_type() && o.is_nullable() == f.is_nullable())
         };
         kept.all(|field| same(field)) && self.has_all_of(other)
     }

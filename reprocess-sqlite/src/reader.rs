@@ -50,7 +50,11 @@ impl SnapshotReader for SqliteTable {
         })
     }
 
-    async fn slice_versions(&self, version: &TableVersion, slices: &[Slice]) -> Result<Vec<PartitionVersion>> {
+    async fn slice_versions(
+        &self,
+        version: &TableVersion,
+        slices: &[Slice],
+    ) -> Result<Vec<PartitionVersion>> {
         let at = seq_of(version).ok_or_else(|| unknown_version(version, self.spec().id.as_str()))?;
         let mut tx = self.database().begin_read().await?;
         let Some(table) = Managed::load(&mut tx, self.spec()).await? else {

@@ -25,7 +25,7 @@ use reprocess_core::ports::writer::{
 use reprocess_core::{Error, ErrorKind, Result};
 use sqlx::sqlite::SqliteConnection;
 
-pub(crate) use merge::{in_place_of, takes_over};
+pub(crate) use merge::{in_place_of, owned, takes_over};
 
 use crate::catalog::Managed;
 use crate::changes::{NOW, partition_version, table_version};
@@ -76,7 +76,8 @@ impl SqliteTable {
         let rows = crate::predicate::Rows { layout, partitioning: &self.spec.partitioning };
         let select = rows.select(from, &slice_of(scope))?;
         let batch_rows = self.database.config().batch_rows;
-        let mut batches = Batches::new(select.stream(connection)?, layout.clone(), ErrorKind::Corrupt, batch_rows);
+        let mut batches =
+            Batches::new(select.stream(connection)?, layout.clone(), ErrorKind::Corrupt, batch_rows);
         while let Some(batch) = batches.next().await? {
             profiler.push(&batch)?;
         }
@@ -86,11 +87,19 @@ impl SqliteTable {
 
 /// The slice that holds the rows of a scope.
 pub(crate) fn slice_of(scope: &Scope) -> Slice {
-    if scope.is_whole_table() { Slice::All } else { Slice::Partitions(scope.partitions().into_iter().collect()) }
+    if scope.is_whole_table() {
+        Slice::All
+    } else {
+        Slice::Partitions(scope.partitions().into_iter().collect())
+    }
 }
 
 /// Versions of keys, in the transaction of the connection.
-async fn base_of(connection: &mut SqliteConnection, table: Option<&Managed>, keys: &[PartitionKey]) -> Result<Base> {
+async fn base_of(
+    connection: &mut SqliteConnection,
+    table: Option<&Managed>,
+    keys: &[PartitionKey],
+) -> Result<Base> {
     let (seq, versions) = match table {
         Some(table) => {
             let changes = table.changes();
@@ -122,10 +131,10 @@ impl PartitionWriter for SqliteTable {
         let mut tx = self.database.begin_write().await?;
         match Managed::load(&mut tx, &self.spec).await? {
             Some(table) if table.layout.has_columns_of(schema) => Ok(()),
-            Some(_) => Err(self.in_table(
-                Error::invalid("the table exists with other columns")
-                    .with_advice("commit rows with a schema policy that adds columns or rebuilds the table"),
-            )),
+            Some(_) => Err(self
+                .in_table(Error::invalid("the table exists with other columns").with_advice(
+                    "commit rows with a schema policy that adds columns or rebuilds the table",
+                ))),
             None => {
                 Managed::create(&mut tx, &self.spec, schema).await.map_err(|e| self.in_table(e))?;
                 tx.commit().await.doing("create the table")

@@ -103,6 +103,7 @@ pub fn slice(
             date: first_date(unit, units, &hull),
             instant: hull.start(),
         })),
+        (_, None) if units.iter().all(PartitionKey::is_whole) => Some(Slice::All),
         (_, None) => Some(Slice::Partitions(units.iter().map(|k| rename_time(unit, table, k)).collect())),
         (window, Some(hull)) => time_slice(job, table, window, &hull, units),
     };
@@ -248,3 +249,7 @@ pub fn producers(catalog: &Catalog) -> BTreeMap<&TableId, Vec<&JobName>> {
     }
     producers
 }
+
+#[cfg(test)]
+#[path = "lineage_tests.rs"]
+mod tests;

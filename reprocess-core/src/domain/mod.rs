@@ -1,6 +1,7 @@
 //! Words and rules of reprocessing, without I/O: the same arguments give the same bytes.
 
 pub mod decimal;
+pub mod determinism;
 pub mod diff;
 pub mod estimate;
 pub mod fingerprint;
@@ -12,6 +13,7 @@ pub mod partition;
 pub mod plan;
 pub mod profile;
 pub mod request;
+pub mod retention;
 pub mod rows;
 pub mod scope;
 pub mod slice;

@@ -69,7 +69,7 @@ impl Scope {
     /// Whether a partition can belong to both.
     pub fn overlaps(&self, other: &Self) -> bool {
         match (&self.0, &other.0) {
-            (Inner::Keys(a), Inner::Keys(b)) => a.iter().any(|k| b.iter().any(|l| k.overlaps(l))),
+            (Inner::Keys(a), Inner::Keys(b)) => keys_overlap(a, b),
             _ => true,
         }
     }
@@ -79,6 +79,15 @@ impl Scope {
         match &self.0 {
             Inner::WholeTable => true,
             Inner::Keys(keys) => keys.contains(key) || keys.iter().any(|k| k.covers(key)),
+        }
+    }
+
+    /// Whether every key of the other scope belongs to this one.
+    pub fn covers_all(&self, other: &Self) -> bool {
+        match (&self.0, &other.0) {
+            (Inner::WholeTable, _) => true,
+            (Inner::Keys(_), Inner::WholeTable) => false,
+            (Inner::Keys(_), Inner::Keys(others)) => others.iter().all(|key| self.covers(key)),
         }
     }
 
@@ -100,6 +109,17 @@ impl Scope {
         }
         hasher.finalize().to_hex()[..16].to_owned()
     }
+}
+
+/// Keys that bind the same columns overlap only where they are equal, which is looked up instead of tried.
+fn keys_overlap(a: &BTreeSet<PartitionKey>, b: &BTreeSet<PartitionKey>) -> bool {
+    let (few, many) = if a.len() <= b.len() { (a, b) } else { (b, a) };
+    let columns = |key: &PartitionKey| key.bound().map(|(column, _)| column.to_owned()).collect::<Vec<_>>();
+    let shapes: BTreeSet<_> = many.iter().map(columns).collect();
+    few.iter().any(|key| match shapes.len() == 1 && shapes.contains(&columns(key)) {
+        true => many.contains(key),
+        false => many.iter().any(|other| key.overlaps(other)),
+    })
 }
 
 impl fmt::Display for Scope {

@@ -6,4 +6,5 @@ pub mod ledger;
 pub mod notify;
 pub mod reader;
 pub mod staged;
+pub mod transform;
 pub mod writer;

@@ -13,7 +13,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::domain::ids::{PartitionVersion, TableId, TableVersion};
 use crate::domain::slice::{Pin, Slice};
-use crate::error::Result;
+use crate::error::{Error, ErrorKind, Result};
+use crate::ports::writer::{PartitionWriter, Staged};
 
 /// Rows on their way; owns what it reads from, so it outlives the call that made it.
 pub type RowStream = BoxStream<'static, Result<RecordBatch>>;
@@ -38,7 +39,8 @@ pub enum Availability {
 ///   [`PinBroken`](crate::ErrorKind::PinBroken), never other rows;
 /// - [`slice_versions`](Self::slice_versions) answers one version for each slice, in order, and another version
 ///   whenever the content of the slice is another;
-/// - a slice that holds no rows is read as an empty stream with a schema.
+/// - a slice that holds no rows is read as an empty stream with a schema; a table that does not exist is read as one
+///   without rows and columns.
 #[async_trait]
 pub trait SnapshotReader: Any + Send + Sync + fmt::Debug {
     /// The table.
@@ -72,4 +74,22 @@ pub struct PinnedInput {
     pub pin: Pin,
     /// Who reads it. A backend that runs SQL recognises its own readers through [`Any`].
     pub reader: Arc<dyn SnapshotReader>,
+    /// Staged sets of the same table that are read in place of production within their scopes; mostly empty.
+    pub staged: Vec<Staged>,
+    /// The table's writer, where there are staged sets.
+    pub writer: Option<Arc<dyn PartitionWriter>>,
+}
+
+impl PinnedInput {
+    /// Production at the pin, with the staged sets in place.
+    pub async fn read(&self) -> Result<(SchemaRef, RowStream)> {
+        let Some(writer) = self.writer.as_ref().filter(|_| !self.staged.is_empty()) else {
+            return self.reader.read(&self.pin).await;
+        };
+        let staged = writer.staged().ok_or_else(|| {
+            Error::new(ErrorKind::Unsupported, "the backend does not read staged sets")
+                .with_context("table", &self.pin.table)
+        })?;
+        staged.read_overlaid(&self.staged, &self.pin).await
+    }
 }

@@ -219,11 +219,14 @@ pub struct CommitEntry {
 
 /// What happens to the scope of an entry.
 #[derive(Clone, Debug)]
+#[allow(clippy::large_enum_variant, reason = "few at a time, and a box would be in the way of every match")]
 pub enum Change {
     /// The staged set is applied.
     Apply(Staged),
     /// What an earlier commit replaced comes back, for the partitions of the entry's scope.
     Restore(Kept),
+    /// Nothing: the work was found committed, and only the ledger is told. A writer refuses it.
+    Adopt,
 }
 
 /// One atomic commit of one or more entries.

@@ -85,7 +85,9 @@ async fn remove(connection: &mut SqliteConnection, pin: &Pin) -> Result<()> {
         .await?;
     if let Some(row) = row {
         let held: i64 = row.try_get(0).doing(WHAT)?;
-        Sql::new(format!("DROP TABLE IF EXISTS main.reprocess_held_{held}")).execute(connection, WHAT).await?;
+        Sql::new(format!("DROP TABLE IF EXISTS main.reprocess_held_{held}"))
+            .execute(connection, WHAT)
+            .await?;
     }
     Ok(())
 }

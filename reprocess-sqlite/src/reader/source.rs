@@ -98,9 +98,11 @@ impl SqliteSource {
         let from = match &self.growth {
             Growth::Mutable if version.as_str() == LIVE => Sql::new(format!("main.{name}")),
             Growth::Mutable => return Err(unknown_version(version, self.spec.id.as_str())),
-            Growth::AppendOnly { mark } => Sql::new(format!("(SELECT * FROM main.{name} AS m WHERE m.{} <= ", ident(mark)))
-                .bind(mark_of(version).ok_or_else(|| unknown_version(version, self.spec.id.as_str()))?)
-                .text(")"),
+            Growth::AppendOnly { mark } => {
+                Sql::new(format!("(SELECT * FROM main.{name} AS m WHERE m.{} <= ", ident(mark)))
+                    .bind(mark_of(version).ok_or_else(|| unknown_version(version, self.spec.id.as_str()))?)
+                    .text(")")
+            }
         };
         rows.select(from, slice)
     }
@@ -147,10 +149,11 @@ impl SnapshotReader for SqliteSource {
         let Growth::AppendOnly { mark } = &self.growth else { return Ok(TableVersion::from(LIVE)) };
         let what = "read the last mark";
         let mut tx = self.database.begin_read().await?;
-        let row = Sql::new(format!("SELECT quote(max({})) FROM main.{}", ident(mark), table_name(&self.spec.id)))
-            .first(&mut tx, what)
-            .await?
-            .ok_or_else(|| Error::internal("a maximum has no row"))?;
+        let row =
+            Sql::new(format!("SELECT quote(max({})) FROM main.{}", ident(mark), table_name(&self.spec.id)))
+                .first(&mut tx, what)
+                .await?
+                .ok_or_else(|| Error::internal("a maximum has no row"))?;
         Ok(TableVersion::new(row.try_get::<String, _>(0).doing(what)?))
     }
 
@@ -162,7 +165,11 @@ impl SnapshotReader for SqliteSource {
         Ok(if known { Availability::Readable { until: None } } else { Availability::Expired })
     }
 
-    async fn slice_versions(&self, version: &TableVersion, slices: &[Slice]) -> Result<Vec<PartitionVersion>> {
+    async fn slice_versions(
+        &self,
+        version: &TableVersion,
+        slices: &[Slice],
+    ) -> Result<Vec<PartitionVersion>> {
         let mut tx = self.database.begin_read().await?;
         let layout = self.layout(&mut tx).await?;
         let mut versions = Vec::with_capacity(slices.len());
@@ -210,7 +217,8 @@ async fn digest(
     batch_rows: usize,
 ) -> Result<PartitionVersion> {
     let mut builder = ProfileBuilder::new(layout.schema(), &ProfileSpec::new())?;
-    let mut batches = Batches::new(select.stream(connection)?, layout.clone(), ErrorKind::Corrupt, batch_rows);
+    let mut batches =
+        Batches::new(select.stream(connection)?, layout.clone(), ErrorKind::Corrupt, batch_rows);
     while let Some(batch) = batches.next().await? {
         builder.push(&batch)?;
     }

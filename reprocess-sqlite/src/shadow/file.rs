@@ -65,7 +65,11 @@ pub(crate) struct Found {
 }
 
 /// Looks for a complete set, through a connection to production.
-pub(crate) async fn find(connection: &mut SqliteConnection, table: &TableId, id: &StagedId) -> Result<Option<Found>> {
+pub(crate) async fn find(
+    connection: &mut SqliteConnection,
+    table: &TableId,
+    id: &StagedId,
+) -> Result<Option<Found>> {
     let row = Sql::new("SELECT n, staged FROM staged.manifest WHERE complete = 1 AND table_id = ")
         .bind(table.as_str())
         .text(" AND stamp = ")
@@ -81,7 +85,11 @@ pub(crate) async fn find(connection: &mut SqliteConnection, table: &TableId, id:
 }
 
 /// The complete sets of a run, by id.
-pub(crate) async fn list(connection: &mut SqliteConnection, table: &TableId, run: &RunId) -> Result<Vec<StagedId>> {
+pub(crate) async fn list(
+    connection: &mut SqliteConnection,
+    table: &TableId,
+    run: &RunId,
+) -> Result<Vec<StagedId>> {
     let rows = Sql::new("SELECT stamp, attempt FROM staged.manifest WHERE complete = 1 AND table_id = ")
         .bind(table.as_str())
         .text(" AND run = ")
@@ -184,7 +192,8 @@ impl<'a> Staging<'a> {
     /// Makes the set count, in place of an earlier one of its id.
     pub(crate) async fn complete(self, staged: &Staged) -> Result<()> {
         let mut tx = self.database.begin_stage().await?;
-        let earlier = Sql::new(" AND n < ").bind(self.n).text(" AND attempt = ").bind(i64::from(self.id.attempt));
+        let earlier =
+            Sql::new(" AND n < ").bind(self.n).text(" AND attempt = ").bind(i64::from(self.id.attempt));
         remove(&mut tx, self.table, self.id, earlier).await?;
         let found = Sql::new("UPDATE manifest SET complete = 1, staged = ")
             .bind(to_json(staged)?)
@@ -193,7 +202,10 @@ impl<'a> Staging<'a> {
             .execute(&mut tx, WHAT)
             .await?;
         if found == 0 {
-            return Err(Error::new(ErrorKind::Unavailable, "a later attempt has taken the place of this one"));
+            return Err(Error::new(
+                ErrorKind::Unavailable,
+                "a later attempt has taken the place of this one",
+            ));
         }
         tx.commit().await.doing(WHAT)
     }

@@ -29,8 +29,6 @@ pub(super) struct Applied {
 pub(super) struct Step<'a> {
     pub(super) scope: &'a Scope,
     pub(super) seq: i64,
-    /// Its place among the entries of the commit.
-    pub(super) place: i64,
     pub(super) keep: bool,
 }
 
@@ -46,8 +44,8 @@ pub(super) async fn apply(
     guard(connection, true).await?;
     let touched: Vec<PartitionKey> = entries.iter().flat_map(touched).collect();
     let seq = managed.changes().log(connection, &touched).await?;
-    for (place, entry) in (0..).zip(entries) {
-        let step = Step { scope: &entry.scope, seq, place, keep };
+    for entry in entries {
+        let step = Step { scope: &entry.scope, seq, keep };
         let fits = match &entry.change {
             Change::Apply(staged) => apply_staged(table, connection, &mut managed, &step, staged).await?,
             Change::Restore(kept) => keep::restore(connection, &mut managed, &step, kept).await?,
@@ -63,7 +61,9 @@ pub(super) async fn apply(
 /// The keys that an entry changes.
 fn touched(entry: &CommitEntry) -> Vec<PartitionKey> {
     match &entry.change {
-        Change::Apply(Staged { intent: Intent::ReplaceDynamic, received, .. }) => received.iter().cloned().collect(),
+        Change::Apply(Staged { intent: Intent::ReplaceDynamic, received, .. }) => {
+            received.iter().cloned().collect()
+        }
         _ => entry.scope.partitions(),
     }
 }
@@ -102,9 +102,12 @@ async fn apply_staged(
 ) -> Result<bool> {
     let found = shadow::find(connection, &table.spec().id, &staged.id).await?;
     let Some(found) = found.filter(|found| found.staged.digest == staged.digest) else {
-        return Err(Error::new(ErrorKind::NotFound, "the staged rows are gone, or others were staged in their place")
-            .with_context("staged", &staged.id)
-            .with_advice("stage them again"));
+        return Err(Error::new(
+            ErrorKind::NotFound,
+            "the staged rows are gone, or others were staged in their place",
+        )
+        .with_context("staged", &staged.id)
+        .with_advice("stage them again"));
     };
     let layout = Layout::own(staged.schema.clone())?;
     let same = managed.layout.has_columns_of(&staged.schema);
@@ -143,11 +146,15 @@ async fn replace(
 ) -> Result<()> {
     let rows = managed.rows().keys(keys.iter())?;
     if step.keep {
-        let entry = KeptEntry { scope: step.scope.clone(), touched: keys.to_vec(), merge: None };
-        let kept = keep::register(connection, managed, step, &entry).await?;
-        keep::copy(connection, managed, step, kept, managed.from().text(" AS t WHERE ").then(rows.clone())).await?;
+        let entry = KeptEntry { touched: keys.to_vec(), within: vec![step.scope.clone()], merge: None };
+        let slot = keep::register(connection, managed, step.seq, &entry).await?;
+        keep::copy(connection, &managed.layout, slot, managed.from().text(" AS t WHERE ").then(rows.clone()))
+            .await?;
     }
-    Sql::new(format!("DELETE FROM main.{} AS t WHERE ", managed.name)).then(rows).execute(connection, WHAT).await?;
+    Sql::new(format!("DELETE FROM main.{} AS t WHERE ", managed.name))
+        .then(rows)
+        .execute(connection, WHAT)
+        .await?;
     Ok(())
 }
 

@@ -152,9 +152,11 @@ fn check(table: &SqliteTable, request: &CommitRequest<'_>) -> Result<()> {
             return Err(Error::invalid("an entry has another scope or operation than what it commits")
                 .with_context("stamp", &entry.stamp));
         }
-        let twice = request.entries.iter().take(place).find(|other| {
-            other.stamp == entry.stamp || other.scope.overlaps(&entry.scope)
-        });
+        let twice = request
+            .entries
+            .iter()
+            .take(place)
+            .find(|other| other.stamp == entry.stamp || other.scope.overlaps(&entry.scope));
         if let Some(other) = twice {
             return Err(Error::invalid("two entries of one commit touch the same partitions")
                 .with_context("stamp", &entry.stamp)

@@ -25,8 +25,10 @@ pub(super) fn check_merge(layout: &Layout, merge: &MergeKeys) -> Result<()> {
     if let Some(newer) = &merge.newer {
         let field = layout.field(newer)?;
         if matches!(field.data_type(), DataType::Decimal128(..) | DataType::Decimal256(..)) {
-            return Err(Error::invalid(format!("decimals in column `{newer}` cannot say which row is newer"))
-                .with_advice("order by an integer or a timestamp"));
+            return Err(Error::invalid(format!(
+                "decimals in column `{newer}` cannot say which row is newer"
+            ))
+            .with_advice("order by an integer or a timestamp"));
         }
     }
     for (column, value) in merge.delete_vanished.iter().flatten() {
@@ -49,7 +51,12 @@ pub(super) async fn check_keys(connection: &mut SqliteConnection, rows: &str, ke
     refuse(connection, keys, &repeated, "the same keys in").await
 }
 
-async fn refuse(connection: &mut SqliteConnection, keys: &[String], offending: &str, what: &str) -> Result<()> {
+async fn refuse(
+    connection: &mut SqliteConnection,
+    keys: &[String],
+    offending: &str,
+    what: &str,
+) -> Result<()> {
     let row = Sql::new(format!("SELECT count(*), coalesce(sum(rows), 0) FROM ({offending})"))
         .first(connection, WHAT)
         .await?

@@ -28,18 +28,51 @@ const RESTORE: &str = "restore rows";
 /// What one entry of a commit replaced.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct KeptEntry {
-    pub(super) scope: Scope,
-    /// The keys whose rows were replaced.
+    /// The keys whose rows were replaced,
     pub(super) touched: Vec<PartitionKey>,
+    /// as far as they belong to each of these scopes.
+    pub(super) within: Vec<Scope>,
     /// The columns by which rows were merged; `None` for a replace.
     pub(super) merge: Option<Vec<String>>,
 }
 
+impl KeptEntry {
+    fn covers(&self, key: &PartitionKey) -> bool {
+        self.within.iter().all(|scope| scope.covers(key))
+    }
+
+    fn overlaps(&self, other: &Scope) -> bool {
+        self.within.iter().all(|scope| scope.overlaps(other))
+    }
+
+    /// The part of this entry that belongs to the scope as well.
+    fn narrowed(&self, scope: &Scope) -> Self {
+        let within = self.within.iter().cloned().chain([scope.clone()]).collect();
+        Self { touched: self.touched.clone(), within, merge: self.merge.clone() }
+    }
+
+    /// The rows `t` that the entry is about.
+    fn region(&self, rows: Rows<'_>) -> Result<Sql> {
+        let mut conditions = vec![rows.keys(self.touched.iter())?];
+        for scope in &self.within {
+            conditions.push(rows.scope(scope)?);
+        }
+        Ok(Sql::all(conditions))
+    }
+}
+
+/// Where the rows of an entry go.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Slot {
+    seq: i64,
+    entry: i64,
+    rows: i64,
+}
+
 /// An entry, and where its rows are.
 struct Found {
-    place: i64,
+    slot: Slot,
     entry: KeptEntry,
-    rows: i64,
     layout: Layout,
 }
 
@@ -54,67 +87,68 @@ fn seq_of(kept: &Kept) -> Result<i64> {
     })
 }
 
-/// Notes an entry, and answers the number of the table for its rows.
+/// Notes an entry, and answers where its rows go.
 pub(super) async fn register(
     connection: &mut SqliteConnection,
     managed: &Managed,
-    step: &Step<'_>,
+    seq: i64,
     entry: &KeptEntry,
-) -> Result<i64> {
+) -> Result<Slot> {
     let rows = rows_table(connection, managed).await?;
-    Sql::new("INSERT INTO main.reprocess_kept (t, seq, entry, detail, kept_rows) VALUES (")
+    let row = Sql::new("INSERT INTO main.reprocess_kept (t, seq, entry, detail, kept_rows) SELECT ")
         .bind(managed.t)
         .text(", ")
-        .bind(step.seq)
-        .text(", ")
-        .bind(step.place)
-        .text(", ")
+        .bind(seq)
+        .text(", count(*), ")
         .bind(to_json(entry)?)
         .text(", ")
         .bind(rows)
-        .text(")")
-        .execute(connection, KEEP)
-        .await?;
-    Ok(rows)
+        .text(" FROM main.reprocess_kept WHERE t = ")
+        .bind(managed.t)
+        .text(" AND seq = ")
+        .bind(seq)
+        .text(" RETURNING entry")
+        .first(connection, KEEP)
+        .await?
+        .ok_or_else(|| Error::internal("a kept entry got no number"))?;
+    Ok(Slot { seq, entry: row.try_get(0).doing(KEEP)?, rows })
 }
 
-/// Copies rows as they were; `from` names them `t`.
+/// Copies rows with the columns of a layout as they were; `from` names them `t`.
 pub(super) async fn copy(
     connection: &mut SqliteConnection,
-    managed: &Managed,
-    step: &Step<'_>,
-    rows: i64,
+    layout: &Layout,
+    slot: Slot,
     from: Sql,
 ) -> Result<()> {
-    copy_as(connection, &managed.layout, step, rows, 0, from).await
+    copy_as(connection, layout, slot, 0, from).await
 }
 
 /// Copies rows that were not there before.
 pub(super) async fn copy_new(
     connection: &mut SqliteConnection,
-    managed: &Managed,
-    step: &Step<'_>,
-    rows: i64,
+    layout: &Layout,
+    slot: Slot,
     from: Sql,
 ) -> Result<()> {
-    copy_as(connection, &managed.layout, step, rows, 1, from).await
+    copy_as(connection, layout, slot, 1, from).await
 }
 
 async fn copy_as(
     connection: &mut SqliteConnection,
     layout: &Layout,
-    step: &Step<'_>,
-    rows: i64,
+    slot: Slot,
     is_new: i64,
     from: Sql,
 ) -> Result<()> {
     Sql::new(format!(
-        "INSERT INTO main.reprocess_kept_rows_{rows} (reprocess_seq, reprocess_entry, reprocess_new, {}) SELECT ",
+        "INSERT INTO main.reprocess_kept_rows_{} (reprocess_seq, reprocess_entry, reprocess_new, {}) SELECT ",
+        slot.rows,
         layout.list("")
     ))
-    .bind(step.seq)
+    .bind(slot.seq)
     .text(", ")
-    .bind(step.place)
+    .bind(slot.entry)
     .text(", ")
     .bind(is_new)
     .text(format!(", {} FROM ", layout.list("t.")))
@@ -166,112 +200,86 @@ pub(super) async fn restore(
     step: &Step<'_>,
     kept: &Kept,
 ) -> Result<bool> {
-    let seq = seq_of(kept)?;
-    let found = find(connection, managed, seq).await?;
+    let found = find(connection, managed, seq_of(kept)?).await?;
     if found.is_empty() {
         return Err(Error::not_found("the replaced rows are not kept any more")
             .with_advice("re-run the partitions with the earlier logic instead"));
     }
-    let covered = |key: &PartitionKey| found.iter().any(|f| f.entry.scope.covers(key));
+    let covered = |key: &PartitionKey| found.iter().any(|f| f.entry.covers(key));
     if let Some(key) = step.scope.partitions().iter().find(|key| !covered(key)) {
         return Err(Error::invalid("the commit did not replace a partition that is to be restored")
             .with_context("partition", key));
     }
-    for found in found.iter().filter(|f| f.entry.scope.overlaps(step.scope)) {
-        if !managed.layout.has_all_of(&found.layout) {
-            if !step.scope.is_whole_table() {
-                return Ok(false);
-            }
-            restore_rebuilt(connection, managed, step, seq, found).await?;
-            continue;
+    for found in found.iter().filter(|f| f.entry.overlaps(step.scope)) {
+        let rebuilds = !managed.layout.has_all_of(&found.layout);
+        if rebuilds && !step.scope.is_whole_table() {
+            return Ok(false);
         }
-        match &found.entry.merge {
-            None => restore_replaced(connection, managed, step, seq, found).await?,
-            Some(keys) => restore_merged(connection, managed, step, seq, found, keys).await?,
+        let merged = found.entry.merge.as_ref().filter(|_| !rebuilds);
+        match merged {
+            Some(keys) => restore_merged(connection, managed, step, found, keys).await?,
+            None => restore_replaced(connection, managed, step, found, rebuilds).await?,
         }
     }
     Ok(true)
 }
 
-/// The table had other columns; it gets them back.
-async fn restore_rebuilt(
+/// Where the table had other columns, it gets them back.
+async fn restore_replaced(
     connection: &mut SqliteConnection,
     managed: &mut Managed,
     step: &Step<'_>,
-    seq: i64,
     found: &Found,
+    rebuilds: bool,
 ) -> Result<()> {
+    let entry = KeptEntry { merge: None, ..found.entry.narrowed(step.scope) };
+    let gone = entry.region(managed.rows())?;
     if step.keep {
-        keep_all(connection, managed, step, Sql::all(vec![])).await?;
+        let slot = register(connection, managed, step.seq, &entry).await?;
+        let from = managed.from().text(" AS t WHERE ").then(gone.clone());
+        copy(connection, &managed.layout, slot, from).await?;
     }
-    managed.rebuild(connection, found.layout.clone()).await?;
-    bring_back(connection, managed, step, seq, found).await
+    if rebuilds {
+        managed.rebuild(connection, found.layout.clone()).await?;
+    } else {
+        Sql::new(format!("DELETE FROM main.{} AS t WHERE ", managed.name))
+            .then(gone)
+            .execute(connection, RESTORE)
+            .await?;
+    }
+    bring_back(connection, managed, step, found).await
 }
 
-async fn restore_replaced(
-    connection: &mut SqliteConnection,
-    managed: &Managed,
-    step: &Step<'_>,
-    seq: i64,
-    found: &Found,
-) -> Result<()> {
-    let rows = managed.rows();
-    let gone = Sql::all(vec![rows.keys(found.entry.touched.iter())?, rows.scope(step.scope)?]);
-    if step.keep {
-        keep_all(connection, managed, step, gone.clone()).await?;
-    }
-    Sql::new(format!("DELETE FROM main.{} AS t WHERE ", managed.name)).then(gone).execute(connection, RESTORE).await?;
-    bring_back(connection, managed, step, seq, found).await
-}
-
+/// Undoes what the merge did to single rows; others of the scope stay.
 async fn restore_merged(
     connection: &mut SqliteConnection,
     managed: &Managed,
     step: &Step<'_>,
-    seq: i64,
     found: &Found,
     keys: &[String],
 ) -> Result<()> {
     let equal: Vec<_> = keys.iter().map(|key| ident(key)).map(|key| format!("t.{key} = k.{key}")).collect();
     let matched = Sql::new(format!(
         "SELECT t._rowid_ FROM main.reprocess_kept_rows_{} AS k CROSS JOIN main.{} AS t ON {} WHERE ",
-        found.rows,
+        found.slot.rows,
         managed.name,
         equal.join(" AND ")
     ))
-    .then(of_entry("k", seq, found))
+    .then(of_entry("k", found.slot))
     .text(" AND ")
     .then(managed.rows().scope(step.scope)?);
     if step.keep {
-        let entry = KeptEntry { merge: Some(keys.to_vec()), ..whole_entry(step) };
-        let kept = register(connection, managed, step, &entry).await?;
+        let slot = register(connection, managed, step.seq, &found.entry.narrowed(step.scope)).await?;
         let going = managed.from().text(" AS t WHERE t._rowid_ IN (").then(matched.clone()).text(")");
-        copy(connection, managed, step, kept, going).await?;
-        if kept == found.rows {
-            let coming = kept_rows(managed, step, seq, found)?;
-            copy_new(connection, managed, step, kept, coming).await?;
-        }
+        copy(connection, &managed.layout, slot, going).await?;
+        copy_new(connection, &found.layout, slot, kept_rows(managed, step, found)?).await?;
     }
     Sql::new(format!("DELETE FROM main.{} WHERE _rowid_ IN (", managed.name))
         .then(matched)
         .text(")")
         .execute(connection, RESTORE)
         .await?;
-    bring_back(connection, managed, step, seq, found).await
-}
-
-async fn keep_all(
-    connection: &mut SqliteConnection,
-    managed: &Managed,
-    step: &Step<'_>,
-    condition: Sql,
-) -> Result<()> {
-    let kept = register(connection, managed, step, &whole_entry(step)).await?;
-    copy(connection, managed, step, kept, managed.from().text(" AS t WHERE ").then(condition)).await
-}
-
-fn whole_entry(step: &Step<'_>) -> KeptEntry {
-    KeptEntry { scope: step.scope.clone(), touched: step.scope.partitions(), merge: None }
+    bring_back(connection, managed, step, found).await
 }
 
 /// Puts the kept rows of the step's scope into the table.
@@ -279,31 +287,30 @@ async fn bring_back(
     connection: &mut SqliteConnection,
     managed: &Managed,
     step: &Step<'_>,
-    seq: i64,
     found: &Found,
 ) -> Result<()> {
     let (into, from) = (found.layout.list(""), found.layout.list("t."));
     Sql::new(format!("INSERT INTO main.{} ({into}) SELECT {from} FROM ", managed.name))
-        .then(kept_rows(managed, step, seq, found)?)
+        .then(kept_rows(managed, step, found)?)
         .execute(connection, RESTORE)
         .await?;
     Ok(())
 }
 
 /// The kept rows of the step's scope that were there before the commit, under the name `t`.
-fn kept_rows(managed: &Managed, step: &Step<'_>, seq: i64, found: &Found) -> Result<Sql> {
+fn kept_rows(managed: &Managed, step: &Step<'_>, found: &Found) -> Result<Sql> {
     let rows = Rows { layout: &found.layout, partitioning: &managed.partitioning };
-    Ok(Sql::new(format!("main.reprocess_kept_rows_{} AS t WHERE t.reprocess_new = 0 AND ", found.rows))
-        .then(of_entry("t", seq, found))
+    Ok(Sql::new(format!("main.reprocess_kept_rows_{} AS t WHERE t.reprocess_new = 0 AND ", found.slot.rows))
+        .then(of_entry("t", found.slot))
         .text(" AND ")
         .then(rows.scope(step.scope)?))
 }
 
-fn of_entry(name: &str, seq: i64, found: &Found) -> Sql {
+fn of_entry(name: &str, slot: Slot) -> Sql {
     Sql::new(format!("{name}.reprocess_seq = "))
-        .bind(seq)
+        .bind(slot.seq)
         .text(format!(" AND {name}.reprocess_entry = "))
-        .bind(found.place)
+        .bind(slot.entry)
 }
 
 async fn find(connection: &mut SqliteConnection, managed: &Managed, seq: i64) -> Result<Vec<Found>> {
@@ -321,9 +328,8 @@ async fn find(connection: &mut SqliteConnection, managed: &Managed, seq: i64) ->
     for row in rows {
         let schema: Schema = from_json(&row.try_get::<String, _>(3).doing(RESTORE)?)?;
         found.push(Found {
-            place: row.try_get(0).doing(RESTORE)?,
+            slot: Slot { seq, entry: row.try_get(0).doing(RESTORE)?, rows: row.try_get(2).doing(RESTORE)? },
             entry: from_json(&row.try_get::<String, _>(1).doing(RESTORE)?)?,
-            rows: row.try_get(2).doing(RESTORE)?,
             layout: Layout::own(Arc::new(schema))?,
         });
     }
@@ -337,7 +343,7 @@ pub(super) async fn forget(table: &SqliteTable, kept: &Kept) -> Result<()> {
     let mut tx = table.database().begin_write().await?;
     let Some(managed) = Managed::load(&mut tx, table.spec()).await? else { return Ok(()) };
     for found in find(&mut tx, &managed, seq).await? {
-        Sql::new(format!("DELETE FROM main.reprocess_kept_rows_{} WHERE reprocess_seq = ", found.rows))
+        Sql::new(format!("DELETE FROM main.reprocess_kept_rows_{} WHERE reprocess_seq = ", found.slot.rows))
             .bind(seq)
             .execute(&mut tx, what)
             .await?;

@@ -34,7 +34,8 @@ pub(super) async fn apply(
     if let Some(vanished) = vanished {
         Sql::new(format!("DELETE FROM {name} AS t WHERE ")).then(vanished).execute(connection, WHAT).await?;
     }
-    let others: Vec<_> = managed.layout.names().filter(|c| !merge.keys.iter().any(|k| k == c)).map(ident).collect();
+    let others: Vec<_> =
+        managed.layout.names().filter(|c| !merge.keys.iter().any(|k| k == c)).map(ident).collect();
     if !others.is_empty() {
         let taken: Vec<_> = others.iter().map(|column| format!("s.{column}")).collect();
         Sql::new(format!(
@@ -46,19 +47,23 @@ pub(super) async fn apply(
         .execute(connection, WHAT)
         .await?;
     }
-    Sql::new(format!("INSERT INTO {name} ({}) SELECT {} FROM ", managed.layout.list(""), managed.layout.list("s.")))
-        .text(inserted(rows))
-        .execute(connection, WHAT)
-        .await?;
+    Sql::new(format!(
+        "INSERT INTO {name} ({}) SELECT {} FROM ",
+        managed.layout.list(""),
+        managed.layout.list("s.")
+    ))
+    .text(inserted(rows, "s"))
+    .execute(connection, WHAT)
+    .await?;
     Sql::new(format!("DROP TABLE {MATCH}")).execute(connection, WHAT).await?;
     Ok(())
 }
 
 /// Condition under which the staged row `s` takes the place of the row `t` with its key, as far as their order says.
-pub(crate) fn takes_over(merge: &MergeKeys) -> String {
+pub(crate) fn takes_over(merge: &MergeKeys, s: &str, t: &str) -> String {
     match merge.newer.as_deref().map(ident) {
         Some(newer) => {
-            format!("(s.{newer} > t.{newer} OR (t.{newer} IS NULL AND s.{newer} IS NOT NULL))")
+            format!("({s}.{newer} > {t}.{newer} OR ({t}.{newer} IS NULL AND {s}.{newer} IS NOT NULL))")
         }
         None => "1".to_owned(),
     }
@@ -66,7 +71,8 @@ pub(crate) fn takes_over(merge: &MergeKeys) -> String {
 
 /// Condition under which `s` and `t` have the same key.
 pub(crate) fn in_place_of(merge: &MergeKeys, s: &str, t: &str) -> String {
-    let equal: Vec<_> = merge.keys.iter().map(|key| ident(key)).map(|key| format!("{t}.{key} = {s}.{key}")).collect();
+    let equal: Vec<_> =
+        merge.keys.iter().map(|key| ident(key)).map(|key| format!("{t}.{key} = {s}.{key}")).collect();
     equal.join(" AND ")
 }
 
@@ -110,7 +116,7 @@ async fn matches(
     ] {
         Sql::new(statement).execute(connection, WHAT).await?;
     }
-    let takes = Sql::all(vec![Sql::new(takes_over(merge)), differs(&managed.layout, merge)]);
+    let takes = Sql::all(vec![Sql::new(takes_over(merge, "s", "t")), differs(&managed.layout, merge)]);
     Sql::new(format!("INSERT INTO {MATCH} (t, s, takes) SELECT t._rowid_, s._rowid_, "))
         .then(takes)
         .text(format!(
@@ -137,8 +143,9 @@ fn vanished(managed: &Managed, step: &Step<'_>, merge: &MergeKeys) -> Result<Opt
     Ok(owned.map(|owned| owned.text(format!(" AND t._rowid_ NOT IN (SELECT m.t FROM {MATCH} AS m)"))))
 }
 
-fn inserted(rows: &str) -> String {
-    format!("{rows} AS s WHERE s._rowid_ NOT IN (SELECT m.s FROM {MATCH} AS m)")
+/// The staged rows, under a name, that match none.
+fn inserted(rows: &str, name: &str) -> String {
+    format!("{rows} AS {name} WHERE {name}._rowid_ NOT IN (SELECT m.s FROM {MATCH} AS m)")
 }
 
 /// Keeps the rows that go as they are, and those that come so that a restore knows them.
@@ -151,15 +158,13 @@ async fn keep_changes(
     vanished: Option<Sql>,
 ) -> Result<()> {
     let entry = KeptEntry {
-        scope: step.scope.clone(),
         touched: step.scope.partitions(),
+        within: vec![step.scope.clone()],
         merge: Some(merge.keys.clone()),
     };
-    let kept = keep::register(connection, managed, step, &entry).await?;
+    let slot = keep::register(connection, managed, step.seq, &entry).await?;
     let changed = Sql::new(format!("t._rowid_ IN (SELECT m.t FROM {MATCH} AS m WHERE m.takes = 1)"));
     let going = Sql::any([Some(changed), vanished].into_iter().flatten().collect());
-    keep::copy(connection, managed, step, kept, managed.from().text(" AS t WHERE ").then(going)).await?;
-    // Under the name `t`, as the rows of the table.
-    let coming = inserted(rows).replacen(" AS s WHERE s.", " AS t WHERE t.", 1);
-    keep::copy_new(connection, managed, step, kept, Sql::new(coming)).await
+    keep::copy(connection, &managed.layout, slot, managed.from().text(" AS t WHERE ").then(going)).await?;
+    keep::copy_new(connection, &managed.layout, slot, Sql::new(inserted(rows, "t"))).await
 }

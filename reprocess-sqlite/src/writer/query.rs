@@ -52,7 +52,8 @@ pub(super) async fn run(
 async fn names(connection: &mut SqliteConnection, prefix: &Sql, user: &Sql) -> Result<Vec<String>> {
     let all = prefix.clone().text(" SELECT * FROM (\n").then(user.clone()).text("\n)");
     let (text, _) = all.build()?;
-    let statement = (&mut *connection).prepare(AssertSqlSafe(text).into_sql_str()).await.doing("understand the query")?;
+    let statement =
+        (&mut *connection).prepare(AssertSqlSafe(text).into_sql_str()).await.doing("understand the query")?;
     Ok(statement.columns().iter().map(|column| column.name().to_owned()).collect())
 }
 
@@ -165,8 +166,10 @@ mod tests {
     fn parameters_are_found_where_they_stand_and_nowhere_else() {
         let params = BTreeMap::from([("day".to_owned(), Value::from("x'y"))]);
         let text = |sql: &str| with_values(sql, &params).and_then(Sql::build).map(|(text, _)| text);
-        assert_eq!(text("SELECT :day, ':day' -- :day\n, \":day\" /* :other */ , [:a] ;").unwrap(),
-            "SELECT ?1, ':day' -- :day\n, \":day\" /* :other */ , [:a] ");
+        assert_eq!(
+            text("SELECT :day, ':day' -- :day\n, \":day\" /* :other */ , [:a] ;").unwrap(),
+            "SELECT ?1, ':day' -- :day\n, \":day\" /* :other */ , [:a] "
+        );
         assert_eq!(text("SELECT 'it''s :day', :day || :day").unwrap(), "SELECT 'it''s :day', ?1 || ?2");
         assert!(text("SELECT :other").unwrap_err().to_string().contains(":other"));
         assert!(text("SELECT ?").is_err());

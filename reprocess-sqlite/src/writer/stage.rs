@@ -67,7 +67,11 @@ fn target(policy: SchemaPolicy, current: Option<&Layout>, rows: &SchemaRef) -> R
         (SchemaPolicy::AddNullable, Some(current)) => {
             let new = rows.fields().iter().filter(|field| current.field(field.name()).is_err());
             let new: Vec<_> = new.cloned().collect();
-            if new.is_empty() { Ok(current.clone()) } else { current.extended(&Layout::own(Schema::new(new).into())?) }
+            if new.is_empty() {
+                Ok(current.clone())
+            } else {
+                current.extended(&Layout::own(Schema::new(new).into())?)
+            }
         }
         (SchemaPolicy::Rebuild, _) | (_, None) => Layout::own(SchemaRef::clone(rows)),
     }

@@ -1,14 +1,27 @@
 //! The plan: the frozen answer to a request. Execution and display use the same plan.
 
+mod cost;
+pub mod downstream;
+mod expand;
+pub mod facts;
+mod make;
+mod refuse;
+mod rollback;
+mod select;
+
 use std::collections::BTreeMap;
 use std::fmt;
 
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 
+pub use expand::{expand, expand_run};
+pub use make::{plan, plan_run};
+pub use rollback::{RollbackRequest, WrittenPartition, plan_rollback, scope_of};
+
 use super::estimate::Estimate;
 use super::fingerprint::Fingerprint;
-use super::ids::{JobName, LogicVersion, RunId, TableId};
+use super::ids::{BackfillId, JobName, LogicVersion, RunId, TableId};
 use super::interval::Interval;
 use super::job::Exposure;
 use super::partition::PartitionKey;
@@ -28,6 +41,8 @@ pub struct Plan {
     pub format: u32,
     /// The request as it was.
     pub request: Request,
+    /// The backfill that this plan takes back, where it is a rollback.
+    pub rolls_back: Option<BackfillId>,
     /// Counts how often the backfill was opened, from 1.
     pub generation: u32,
     /// When the plan was made; relative dates were resolved then.
@@ -255,3 +270,6 @@ impl Plan {
         Ok(plan)
     }
 }
+
+#[cfg(test)]
+mod tests;

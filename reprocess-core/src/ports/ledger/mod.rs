@@ -1,6 +1,7 @@
 //! The run ledger: the durable record of backfills, runs, tasks, leases and deliveries.
 
 mod record;
+pub mod rules;
 
 use std::any::Any;
 use std::collections::BTreeMap;
@@ -316,6 +317,9 @@ pub trait RunLedger: LedgerReader + Any {
     /// Records a commit: the rows, the tasks as committed, deliveries of the committed attempts released, suppressed or
     /// duplicate, those of other attempts withdrawn, downstream partitions stale. Idempotent.
     async fn finish(&self, commit: &Commit, entries: &[CommitEntry]) -> Result<()>;
+
+    /// Records runs that failed for good outside of any backfill. An upsert that never replaces a committed row.
+    async fn record_failed(&self, records: &[RunRecord]) -> Result<()>;
 
     /// Whether the holder of a fence is still the last one that took an overlapping lease. For backends that do not share
     /// a database with the ledger.

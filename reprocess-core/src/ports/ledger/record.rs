@@ -291,7 +291,8 @@ impl BackfillState {
             Planned => false,
             Approved => self == Planned,
             Running => matches!(self, Approved | Stale | Failed),
-            AwaitingReview => matches!(self, Running | Publishing),
+            // An approval of the outputs is written without leaving the state.
+            AwaitingReview => matches!(self, Running | Publishing | AwaitingReview),
             Stale => matches!(self, AwaitingReview | Publishing),
             Publishing => self == AwaitingReview,
             Published => matches!(self, Running | Publishing),
@@ -335,6 +336,22 @@ pub struct BackfillRecord {
     pub approvals: Vec<Approval>,
     /// Why it was stopped or failed, where it was.
     pub note: Option<String>,
+}
+
+impl BackfillRecord {
+    /// A backfill as it is filed: planned, with nothing said about it yet.
+    pub fn new(plan: Plan, plan_digest: impl Into<String>, by: Actor, at: DateTime<Utc>) -> Self {
+        Self {
+            plan,
+            plan_digest: plan_digest.into(),
+            state: BackfillState::Planned,
+            submitted_by: by,
+            submitted_at: at,
+            changed_at: at,
+            approvals: Vec::new(),
+            note: None,
+        }
+    }
 }
 
 /// State of a task of a backfill.
@@ -430,6 +447,23 @@ pub struct TaskRecord {
     pub result: Option<TaskResult>,
     /// Why it failed, was blocked or was skipped.
     pub note: Option<String>,
+}
+
+impl TaskRecord {
+    /// A task as it is filed: pending, never claimed.
+    pub fn new(id: TaskId, at: DateTime<Utc>) -> Self {
+        Self {
+            id,
+            state: TaskState::Pending,
+            attempt: 0,
+            queued_at: at,
+            started_at: None,
+            finished_at: None,
+            worker: None,
+            result: None,
+            note: None,
+        }
+    }
 }
 
 /// What a task left for the review and the publication.

@@ -1,0 +1,151 @@
+//! The atomic step, and what to do with each of its answers.
+
+use crate::domain::request::WhenMoved;
+use crate::domain::slice::Base;
+use crate::engine::Engine;
+use crate::engine::lease::retried;
+use crate::error::{Error, ErrorKind, Result};
+use crate::ports::ledger::Fence;
+use crate::ports::writer::{
+    Change, Commit, CommitEntry, CommitOutcome, CommitRequest, Found, Moved, MovedBy, PartitionWriter,
+};
+
+/// What is committed, and under which conditions.
+#[derive(Debug)]
+pub(super) struct Committing<'a> {
+    pub(super) writer: &'a dyn PartitionWriter,
+    pub(super) entries: Vec<CommitEntry>,
+    pub(super) base: Base,
+    /// The plan's base: where the search for an earlier commit starts.
+    pub(super) since: &'a Base,
+    pub(super) fence: Option<&'a Fence>,
+    pub(super) keep: bool,
+    pub(super) when_moved: WhenMoved,
+}
+
+/// How a commit ended.
+#[derive(Debug)]
+#[must_use]
+pub(super) enum Ended {
+    /// In production and in the ledger.
+    Done,
+    /// Partitions moved; nothing was written.
+    Moved(Vec<Moved>),
+    /// The lease has passed to another; nothing was written.
+    Fenced,
+}
+
+impl Engine {
+    /// Commits, and records the commit where the backend did not. An error is never taken for "not committed": the
+    /// stamp is asked for first.
+    pub(super) async fn commit(&self, mut what: Committing<'_>) -> Result<Ended> {
+        let mut waits = self.settings.backoff();
+        loop {
+            match what.writer.commit(self.request(&what)).await {
+                Ok(CommitOutcome::Committed(commit) | CommitOutcome::AlreadyCommitted(commit)) => {
+                    return self.record(&what, &commit).await;
+                }
+                Ok(CommitOutcome::Conflicted { moved }) => {
+                    if !what.may_refresh(&moved) {
+                        return Ok(Ended::Moved(moved));
+                    }
+                    self.refresh(&mut what).await?;
+                }
+                Ok(CommitOutcome::Fenced) => return Ok(Ended::Fenced),
+                Ok(CommitOutcome::SchemaChanged) => {
+                    return Err(Error::new(
+                        ErrorKind::State,
+                        "the table's columns changed since the rows were staged",
+                    )
+                    .with_context("table", what.writer.table())
+                    .with_advice("plan again"));
+                }
+                Err(error) => {
+                    if let Some(commit) = self.find_all(&what).await? {
+                        return self.record(&what, &commit).await;
+                    }
+                    match waits.next().filter(|_| error.is_retryable()) {
+                        Some(wait) => self.clock.sleep(wait).await,
+                        None => return Err(error),
+                    }
+                }
+            }
+        }
+    }
+
+    fn request<'a>(&'a self, what: &'a Committing<'_>) -> CommitRequest<'a> {
+        CommitRequest {
+            entries: &what.entries,
+            base: &what.base,
+            since: what.since,
+            fence: what.fence,
+            keep: what.keep,
+            ledger: Some(self.ledger.as_ref()),
+        }
+    }
+
+    /// The commit of every entry, where all of them were committed.
+    async fn find_all(&self, what: &Committing<'_>) -> Result<Option<Commit>> {
+        let mut all: Option<Commit> = None;
+        for entry in &what.entries {
+            let ask = || what.writer.find_commit(&entry.stamp, &entry.scope, what.since);
+            let commit = match retried(self, ask).await? {
+                Found::Yes(commit) => commit,
+                Found::No => return Ok(None),
+                Found::HistoryExpired => return Err(unknown(what.writer, entry)),
+            };
+            match &mut all {
+                None => all = Some(commit),
+                Some(all) => {
+                    all.partitions.partitions.extend(commit.partitions.partitions);
+                    all.attempts.extend(commit.attempts);
+                    all.recorded &= commit.recorded;
+                }
+            }
+        }
+        Ok(all)
+    }
+
+    async fn record(&self, what: &Committing<'_>, commit: &Commit) -> Result<Ended> {
+        if !commit.recorded {
+            retried(self, || self.ledger.finish(commit, &what.entries)).await?;
+        }
+        Ok(Ended::Done)
+    }
+
+    /// Takes the base anew, and makes the staged sets fit it.
+    async fn refresh(&self, what: &mut Committing<'_>) -> Result<()> {
+        for entry in &mut what.entries {
+            let head = retried(self, || what.writer.head(&entry.scope)).await?;
+            if let Change::Apply(staged) = &entry.change {
+                entry.change = Change::Apply(what.writer.rebase(staged, &head).await?);
+            }
+            what.base.table = head.table;
+            what.base.partitions.extend(head.partitions);
+        }
+        Ok(())
+    }
+}
+
+impl Committing<'_> {
+    /// Whether what moved may be written over: the request said so, only files were rewritten, or rows say themselves
+    /// which of them is newer.
+    fn may_refresh(&self, moved: &[Moved]) -> bool {
+        let merges_by_newer = |entry: &CommitEntry| {
+            matches!(&entry.change, Change::Apply(staged)
+                if matches!(&staged.intent, crate::ports::writer::Intent::Merge(keys) if keys.newer.is_some()))
+        };
+        self.when_moved == WhenMoved::Overwrite
+            || moved.iter().all(|m| m.by == MovedBy::Layout)
+            || self.entries.iter().all(merges_by_newer)
+    }
+}
+
+/// The storage system no longer knows whether the work was done.
+pub(super) fn unknown(writer: &dyn PartitionWriter, entry: &CommitEntry) -> Error {
+    Error::new(ErrorKind::Corrupt, "the table's history no longer tells whether this was committed")
+        .with_context("table", writer.table())
+        .with_context("partition", &entry.scope)
+        .with_context("run", &entry.stamp.run)
+        .with_advice("compare the partition with the staged rows, then plan again under another name")
+}

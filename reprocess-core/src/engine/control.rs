@@ -1,0 +1,249 @@
+//! What people do to a backfill: submit, approve, stop, close.
+
+use crate::domain::ids::{Actor, BackfillId};
+use crate::domain::plan::Plan;
+use crate::engine::Engine;
+use crate::error::{Error, ErrorKind, Result};
+use crate::ports::ledger::{
+    Approval, BackfillRecord, BackfillState, Change, Overlap, StalePartition, Submitted, TaskRecord,
+    Transition,
+};
+use crate::ports::notify::Notice;
+
+/// What became of a submitted plan.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub enum Submission {
+    /// It waits for an approval.
+    New,
+    /// The same plan is in the ledger already, in this state.
+    Already(BackfillState),
+    /// Every partition is skipped, so there is nothing to do and the ledger was not touched.
+    NothingToDo,
+}
+
+/// What is left behind when a backfill is closed.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[must_use]
+pub struct Closed {
+    /// Downstream partitions that still hold what was computed from the rows before.
+    pub stale: Vec<StalePartition>,
+}
+
+impl Engine {
+    /// Files a plan in the ledger. A plan with refusals, or over partitions that another open backfill holds, is not
+    /// taken.
+    pub async fn submit(&self, plan: &Plan, by: &Actor) -> Result<Submission> {
+        let id = &plan.request.id;
+        if let Some(first) = plan.refused.first() {
+            let place = first.partition.as_ref().map_or_else(|| "the job".to_owned(), ToString::to_string);
+            return Err(Error::invalid(format!(
+                "{} of the plan cannot run; the first: {place} of {}: {}",
+                plan.refused.len(),
+                first.job,
+                first.reason
+            ))
+            .with_context("backfill", id)
+            .with_advice("change the request so that nothing is refused"));
+        }
+        if plan.is_empty() {
+            return Ok(Submission::NothingToDo);
+        }
+        self.check_host(plan)?;
+        for pins in self.pins_by_table(plan) {
+            self.host.reader(&pins.0)?.hold(&pins.1).await?;
+        }
+        match self.ledger.submit(plan, by, self.clock.now()).await? {
+            Submitted::New => {
+                self.tell(plan, BackfillState::Planned, "a plan waits for approval").await;
+                Ok(Submission::New)
+            }
+            Submitted::Already(state) => Ok(Submission::Already(state)),
+            Submitted::OtherPlan { state, digest } => Err(refuse(
+                id,
+                format!("the backfill is {state} with another plan ({digest})"),
+                "finish, cancel or abort it first, or choose another name",
+            )),
+            Submitted::OtherGeneration { next } => Err(refuse(
+                id,
+                format!("the plan is of generation {}, and the next one is {next}", plan.generation),
+                "plan again",
+            )),
+            Submitted::Overlaps(overlaps) => Err(overlapping(id, &overlaps)),
+        }
+    }
+
+    /// Approves a plan that waits (`digest` is that of the plan), or outputs that wait for a review (`digest` is that of
+    /// the review). Another digest than that of what is there now is refused: it was not what the approver saw.
+    pub async fn approve(&self, id: &BackfillId, digest: &str, by: &Actor, comment: &str) -> Result<()> {
+        let record = self.backfill(id).await?;
+        let (to, expected) = match record.state {
+            BackfillState::Planned => (BackfillState::Approved, record.plan_digest.clone()),
+            BackfillState::AwaitingReview => (BackfillState::AwaitingReview, self.review(id).await?.digest),
+            state => return Err(wrong_state(id, state, "approved")),
+        };
+        if digest != expected {
+            return Err(refuse(
+                id,
+                format!("the approval is for {digest}, and what is there now is {expected}"),
+                "look at it again",
+            ));
+        }
+        if self.settings.second_person && *by == record.plan.request.requester {
+            return Err(refuse(id, "the requester cannot approve".to_owned(), "ask a second person"));
+        }
+        let approval = Approval {
+            by: by.clone(),
+            at: self.clock.now(),
+            digest: digest.to_owned(),
+            comment: comment.to_owned(),
+        };
+        let change = Change { from: record.state, to, by: by.clone(), approval: Some(approval), note: None };
+        self.go(id, &change).await
+    }
+
+    /// A reviewer's no: the backfill ends, what was staged is discarded, production stays.
+    pub async fn abort(&self, id: &BackfillId, by: &Actor, why: &str) -> Result<()> {
+        self.stop(id, BackfillState::Aborted, by, why).await
+    }
+
+    /// A person stops a backfill: tasks that run are stopped, what was staged is discarded, what is committed stays.
+    pub async fn cancel(&self, id: &BackfillId, by: &Actor, why: &str) -> Result<()> {
+        self.stop(id, BackfillState::Cancelled, by, why).await
+    }
+
+    async fn stop(&self, id: &BackfillId, to: BackfillState, by: &Actor, why: &str) -> Result<()> {
+        let record = self.backfill(id).await?;
+        if record.state == to {
+            return Ok(());
+        }
+        if !record.state.may_stop() {
+            return Err(wrong_state(id, record.state, to.name()));
+        }
+        let staged = self.ledger.tasks(id).await?;
+        let change =
+            Change { from: record.state, to, by: by.clone(), approval: None, note: Some(why.to_owned()) };
+        self.go(id, &change).await?;
+        self.discard(&record.plan, &staged).await;
+        self.release(&record.plan).await;
+        self.tell(&record.plan, to, why).await;
+        Ok(())
+    }
+
+    /// Ends a backfill for good. With `forget`, what it replaced is freed and can no longer be restored. Answers what is
+    /// left stale downstream.
+    pub async fn close(&self, id: &BackfillId, by: &Actor, forget: bool) -> Result<Closed> {
+        let record = self.backfill(id).await?;
+        let rows = self.ledger.changes(id).await?;
+        if record.state != BackfillState::Closed {
+            let change = Change {
+                from: record.state,
+                to: BackfillState::Closed,
+                by: by.clone(),
+                approval: None,
+                note: record.note.clone(),
+            };
+            self.go(id, &change).await?;
+        }
+        if forget {
+            for row in &rows {
+                if let Some(kept) = &row.record.kept {
+                    self.host.writer(&row.record.table)?.forget(kept).await?;
+                }
+            }
+        }
+        self.release(&record.plan).await;
+        let runs: Vec<_> = rows.into_iter().map(|row| row.record.run).collect();
+        let mut stale = self.ledger.stale().await?;
+        stale.retain(|s| runs.contains(&s.because));
+        self.tell(&record.plan, BackfillState::Closed, "the backfill is closed").await;
+        Ok(Closed { stale })
+    }
+
+    /// The backfill, or an error that names it.
+    pub async fn backfill(&self, id: &BackfillId) -> Result<BackfillRecord> {
+        self.ledger
+            .backfill(id)
+            .await?
+            .ok_or_else(|| Error::not_found("the ledger has no such backfill").with_context("backfill", id))
+    }
+
+    /// Changes the state, or says where the backfill is instead.
+    pub(super) async fn go(&self, id: &BackfillId, change: &Change) -> Result<()> {
+        match self.ledger.transition(id, change, self.clock.now()).await? {
+            Transition::Done => Ok(()),
+            Transition::Elsewhere(state) => Err(wrong_state(id, state, change.to.name())),
+        }
+    }
+
+    /// Removes staged sets that were given up. A leftover does no harm, so an error is only logged.
+    pub(super) async fn discard(&self, plan: &Plan, tasks: &[TaskRecord]) {
+        for staged in tasks.iter().filter_map(|t| t.result.as_ref()?.staged.as_ref()) {
+            let Some(task) =
+                plan.tasks.iter().find(|t| t.scope == staged.scope && t.job == staged.id.stamp.job)
+            else {
+                continue;
+            };
+            let Ok(writer) = self.host.writer(&task.table) else { continue };
+            if let Err(error) = writer.discard(&staged.id).await {
+                tracing::warn!(staged = %staged.id, %error, "a staged set was not discarded");
+            }
+        }
+    }
+
+    /// Ends the holds of the plan's pins. A hold that stays costs space only, so an error is only logged.
+    pub(super) async fn release(&self, plan: &Plan) {
+        for (table, pins) in self.pins_by_table(plan) {
+            let Ok(reader) = self.host.reader(&table) else { continue };
+            if let Err(error) = reader.release(&pins).await {
+                tracing::warn!(%table, %error, "pins were not released");
+            }
+        }
+    }
+
+    pub(super) async fn tell(&self, plan: &Plan, state: BackfillState, text: &str) {
+        let id = &plan.request.id;
+        tracing::info!(backfill = %id, %state, "{text}");
+        let Some(notifier) = &self.notifier else { return };
+        let notice =
+            Notice { backfill: id.clone(), state, owners: plan.owners.clone(), text: text.to_owned() };
+        if let Err(error) = notifier.notify(&notice).await {
+            tracing::warn!(backfill = %id, %error, "a notice was not carried");
+        }
+    }
+
+    /// Refuses a plan for jobs or versions that this host does not have.
+    fn check_host(&self, plan: &Plan) -> Result<()> {
+        for task in &plan.tasks {
+            self.host.writer(&task.table)?;
+            if matches!(task.action, crate::domain::plan::Action::Compute { .. }) {
+                self.host.transform(&task.job, &task.logic)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn overlapping(id: &BackfillId, overlaps: &[Overlap]) -> Error {
+    let others: Vec<_> = overlaps
+        .iter()
+        .map(|o| format!("`{}` ({}) holds {} of {}", o.backfill, o.state, o.partition, o.table))
+        .collect();
+    refuse(
+        id,
+        format!("other backfills hold partitions of this one: {}", others.join("; ")),
+        "wait for them, or select other partitions",
+    )
+}
+
+fn refuse(id: &BackfillId, text: String, advice: &str) -> Error {
+    Error::new(ErrorKind::State, text).with_context("backfill", id).with_advice(advice)
+}
+
+pub(super) fn wrong_state(id: &BackfillId, state: BackfillState, wanted: &str) -> Error {
+    refuse(
+        id,
+        format!("the backfill is {state} and cannot become {}", wanted.replace('_', " ")),
+        "see its status",
+    )
+}

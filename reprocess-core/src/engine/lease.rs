@@ -1,0 +1,131 @@
+//! Leases and claims, held beside the work that they protect.
+
+use std::future::Future;
+use std::pin::pin;
+
+use futures::future::{Either, select};
+
+use crate::domain::ids::{TableId, WorkerId};
+use crate::domain::request::WhenLeased;
+use crate::domain::scope::Scope;
+use crate::engine::Engine;
+use crate::error::{Error, ErrorKind, Result};
+use crate::ports::ledger::{Claim, Fence};
+
+/// What is prolonged while work goes on.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Held<'a> {
+    pub(super) claim: Option<&'a Claim>,
+    pub(super) fence: Option<&'a Fence>,
+}
+
+/// How work under a claim ended.
+#[derive(Debug)]
+pub(super) enum Kept<T> {
+    /// It ended by itself.
+    Yes(T),
+    /// The claim was stopped or passed to another worker; the work was dropped.
+    Lost,
+}
+
+/// Whether a lease was taken.
+#[derive(Debug)]
+pub(super) enum Leased {
+    /// It was, or leases are off.
+    Yes(Option<Fence>),
+    /// Another holds it, and the request says to leave the partition to it.
+    LeftToOther,
+    /// The claim was stopped or passed to another worker.
+    Lost,
+}
+
+impl Engine {
+    /// Runs work and prolongs what it holds. A lease that is lost does not stop the work: its commit will be fenced.
+    pub(super) async fn holding<T>(&self, held: Held<'_>, work: impl Future<Output = T>) -> Result<Kept<T>> {
+        let mut work = pin!(work);
+        loop {
+            let nap = pin!(self.clock.sleep(self.settings.lease_ttl() / 3));
+            match select(work.as_mut(), nap).await {
+                Either::Left((done, _)) => return Ok(Kept::Yes(done)),
+                Either::Right(_) if self.prolong(held).await? => {}
+                Either::Right(_) => return Ok(Kept::Lost),
+            }
+        }
+    }
+
+    async fn prolong(&self, held: Held<'_>) -> Result<bool> {
+        let (ttl, now) = (self.settings.lease_ttl(), self.clock.now());
+        if let Some(fence) = held.fence {
+            let kept = retried(self, || self.ledger.renew(fence, ttl, now)).await?;
+            if !kept {
+                tracing::warn!(table = %fence.table, scope = %fence.scope, "a lease was lost");
+            }
+        }
+        match held.claim {
+            Some(claim) => retried(self, || self.ledger.renew_claim(claim, ttl, now)).await,
+            None => Ok(true),
+        }
+    }
+
+    /// Takes a lease on a scope, and waits for it where the policy says so.
+    pub(super) async fn lease(
+        &self,
+        table: &TableId,
+        scope: &Scope,
+        holder: &WorkerId,
+        policy: WhenLeased,
+        claim: Option<&Claim>,
+    ) -> Result<Leased> {
+        if !self.settings.leases {
+            return Ok(Leased::Yes(None));
+        }
+        loop {
+            let (ttl, now) = (self.settings.lease_ttl(), self.clock.now());
+            let fence = retried(self, || self.ledger.acquire(table, scope, holder, ttl, now)).await?;
+            match (fence, policy) {
+                (Some(fence), _) => return Ok(Leased::Yes(Some(fence))),
+                (None, WhenLeased::Skip) => return Ok(Leased::LeftToOther),
+                (None, WhenLeased::Fail) => {
+                    return Err(Error::new(ErrorKind::State, "another run holds a lease on the partition")
+                        .with_context("partition", scope)
+                        .with_context("table", table)
+                        .with_advice("run it again when the other is done"));
+                }
+                (None, WhenLeased::Wait) => {}
+            }
+            self.clock.sleep(self.settings.poll()).await;
+            if !self.prolong(Held { claim, fence: None }).await? {
+                return Ok(Leased::Lost);
+            }
+        }
+    }
+
+    /// Ends a lease. One that stays runs out by itself, so an error is only logged.
+    pub(super) async fn unlease(&self, fence: Option<&Fence>) {
+        let Some(fence) = fence else { return };
+        if let Err(error) = self.ledger.release(fence).await {
+            tracing::warn!(table = %fence.table, scope = %fence.scope, %error, "a lease was not released");
+        }
+    }
+}
+
+/// Tries a step again while its error is one that a retry can get past.
+pub(super) async fn retried<T, F, Fut>(engine: &Engine, step: F) -> Result<T>
+where
+    F: Fn() -> Fut,
+    Fut: Future<Output = Result<T>>,
+{
+    let mut waits = engine.settings.backoff();
+    loop {
+        match step().await {
+            Err(error) if error.is_retryable() => match waits.next() {
+                Some(wait) => {
+                    tracing::debug!(%error, ?wait, "tried again");
+                    engine.clock.sleep(wait).await;
+                }
+                None => return Err(error),
+            },
+            result => return result,
+        }
+    }
+}

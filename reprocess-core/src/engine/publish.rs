@@ -1,0 +1,352 @@
+//! Review and publication of a shadow.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::{Deserialize, Serialize};
+
+use crate::domain::diff::{Diff, DiffSpec};
+use crate::domain::ids::{Actor, BackfillId, TableId, WorkerId};
+use crate::domain::plan::{Plan, Task, TaskId};
+use crate::domain::scope::Scope;
+use crate::domain::slice::Base;
+use crate::domain::validate::{Decision, Verdict};
+use crate::engine::Engine;
+use crate::engine::commit::{Committing, Ended};
+use crate::engine::control::wrong_state;
+use crate::engine::execute::origin;
+use crate::engine::lease::{Held, Kept, Leased};
+use crate::engine::record::{Attempt, Origin};
+use crate::error::{Error, ErrorKind, Result};
+use crate::ports::ledger::{BackfillRecord, BackfillState, Change, Fence, TaskRecord, TaskResult, TaskState};
+use crate::ports::writer::{Change as Write, CommitEntry, Moved};
+
+/// What a reviewer looks at.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Review {
+    /// The backfill.
+    pub backfill: BackfillId,
+    /// Digest of every staged output with the base it replaces; an approval binds to it.
+    pub digest: String,
+    /// The worst of all verdicts.
+    pub decision: Decision,
+    /// One for each staged task.
+    pub outputs: Vec<StagedOutput>,
+}
+
+/// One staged task.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct StagedOutput {
+    /// Its number.
+    pub task: TaskId,
+    /// Its table.
+    pub table: TableId,
+    /// What it would touch.
+    pub scope: Scope,
+    /// What it read, what it staged, profiles before and after, verdict.
+    pub result: TaskResult,
+}
+
+/// How a publication ended.
+#[derive(Clone, Debug, PartialEq)]
+#[must_use]
+pub enum Publication {
+    /// Everything is in production.
+    Published,
+    /// Production moved under these tasks: nothing of their table was published. Executing the backfill again stages
+    /// them anew, and only them; then it waits for another review.
+    Stale {
+        /// What moved.
+        moved: Vec<Moved>,
+        /// The tasks to be staged again: those whose partitions moved, and those that read from them.
+        tasks: Vec<TaskId>,
+    },
+}
+
+impl Engine {
+    /// What waits for a review.
+    pub async fn review(&self, id: &BackfillId) -> Result<Review> {
+        let record = self.backfill(id).await?;
+        let tasks = self.ledger.tasks(id).await?;
+        review_of(&record.plan, &tasks)
+    }
+
+    /// The rows that differ between production and a staged task, computed now.
+    pub async fn diff(&self, id: &BackfillId, task: TaskId, samples: usize) -> Result<Vec<Diff>> {
+        let record = self.backfill(id).await?;
+        let planned = record.plan.task(task)?;
+        let tasks = self.ledger.tasks(id).await?;
+        let result = tasks.into_iter().find(|t| t.id == task).and_then(|t| t.result);
+        let staged = result.and_then(|r| r.staged).ok_or_else(|| {
+            Error::not_found("the task has nothing staged")
+                .with_context("backfill", id)
+                .with_context("task", task)
+        })?;
+        let reader = self.host.writer(&planned.table)?.staged().ok_or_else(|| {
+            Error::new(ErrorKind::Unsupported, "the backend has no shadow")
+                .with_context("table", &planned.table)
+        })?;
+        let job = self.host.catalog().job(&planned.job)?;
+        let spec = DiffSpec::new(job.profile.keys.iter().cloned()).with_samples(samples);
+        reader.diff(&staged, &spec).await
+    }
+
+    /// Commits an approved shadow: one commit for each table, upstream tables first. Goes on where a publication that
+    /// died had stopped.
+    pub async fn publish(&self, id: &BackfillId, by: &Actor, worker: &WorkerId) -> Result<Publication> {
+        let record = self.backfill(id).await?;
+        let tasks = self.ledger.tasks(id).await?;
+        match record.state {
+            BackfillState::AwaitingReview => {
+                self.check_approval(&record, &tasks)?;
+                self.go(id, &change(BackfillState::AwaitingReview, BackfillState::Publishing, by)).await?;
+            }
+            BackfillState::Publishing => {}
+            BackfillState::Published => return Ok(Publication::Published),
+            state => return Err(wrong_state(id, state, "published")),
+        }
+        let staged: BTreeMap<TaskId, TaskRecord> =
+            tasks.into_iter().filter(|t| t.state == TaskState::Staged).map(|t| (t.id, t)).collect();
+        for group in groups(&record.plan, &staged) {
+            if let Some((moved, tasks)) = self.publish_group(&record, &staged, &group, worker).await? {
+                return self.stale(&record, by, moved, tasks).await;
+            }
+        }
+        self.go(id, &change(BackfillState::Publishing, BackfillState::Published, by)).await?;
+        self.release(&record.plan).await;
+        self.tell(&record.plan, BackfillState::Published, "the outputs are in production").await;
+        Ok(Publication::Published)
+    }
+
+    fn check_approval(&self, record: &BackfillRecord, tasks: &[TaskRecord]) -> Result<()> {
+        let id = &record.plan.request.id;
+        let digest = review_of(&record.plan, tasks)?.digest;
+        match record.approvals.last() {
+            Some(approval) if approval.digest == digest => Ok(()),
+            _ => Err(Error::new(ErrorKind::State, "the staged outputs are not approved")
+                .with_context("backfill", id)
+                .with_advice(format!("review them, then approve {digest}"))),
+        }
+    }
+
+    /// Commits tasks of one table whose scopes are disjoint; answers what moved, and the tasks it moved under.
+    async fn publish_group(
+        &self,
+        record: &BackfillRecord,
+        staged: &BTreeMap<TaskId, TaskRecord>,
+        group: &[TaskId],
+        worker: &WorkerId,
+    ) -> Result<Option<(Vec<Moved>, Vec<TaskId>)>> {
+        let plan = &record.plan;
+        let tasks: Vec<&Task> = group.iter().map(|id| plan.task(*id)).collect::<Result<_>>()?;
+        let Some((first, rest)) = tasks.split_first() else { return Ok(None) };
+        let scope = rest.iter().fold(first.scope.clone(), |all, task| all.union(&task.scope));
+        let policy = plan.request.when_leased;
+        loop {
+            let fence = match self.lease(&first.table, &scope, worker, policy, None).await? {
+                Leased::Yes(fence) => fence,
+                Leased::LeftToOther | Leased::Lost => {
+                    return Err(Error::new(ErrorKind::State, "another run holds a lease on the partitions")
+                        .with_context("table", &first.table)
+                        .with_advice("publish again when the other is done"));
+                }
+            };
+            let held = Held { claim: None, fence: fence.as_ref() };
+            let work = self.commit_group(record, staged, &tasks, worker, fence.as_ref());
+            let ended = self.holding(held, work).await;
+            self.unlease(fence.as_ref()).await;
+            match ended? {
+                Kept::Yes(Ok(Ended::Done)) => return Ok(None),
+                Kept::Yes(Ok(Ended::Moved(moved))) => {
+                    let under =
+                        |t: &&&Task| moved.iter().any(|m| t.scope.partitions().contains(&m.partition));
+                    let ids = tasks.iter().filter(under).map(|t| t.id).collect();
+                    return Ok(Some((moved, ids)));
+                }
+                Kept::Yes(Ok(Ended::Fenced)) | Kept::Lost => {}
+                Kept::Yes(Err(error)) => return Err(error),
+            }
+        }
+    }
+
+    async fn commit_group(
+        &self,
+        record: &BackfillRecord,
+        staged: &BTreeMap<TaskId, TaskRecord>,
+        tasks: &[&Task],
+        worker: &WorkerId,
+        fence: Option<&Fence>,
+    ) -> Result<Ended> {
+        let plan = &record.plan;
+        let existing = self.existing().await?;
+        let origin = origin(record, worker);
+        let mut entries = Vec::new();
+        let (mut base, mut since) = (None, None);
+        for task in tasks {
+            let known =
+                staged.get(&task.id).ok_or_else(|| Error::internal("a task to publish is not staged"))?;
+            let result =
+                known.result.as_ref().ok_or_else(|| Error::internal("a staged task has no result"))?;
+            entries.push(self.published_entry(record, task, known, &origin, &existing)?);
+            join(&mut base, &result.base);
+            join(&mut since, &task.base);
+        }
+        let (Some(mut base), Some(since)) = (base, since) else {
+            return Err(Error::internal("a publication without entries"));
+        };
+        let writer = self.host.writer(&tasks[0].table)?.as_ref();
+        let scope = entries.iter().skip(1).fold(entries[0].scope.clone(), |all, e| all.union(&e.scope));
+        loop {
+            let what = Committing {
+                writer,
+                entries: entries.clone(),
+                base: base.clone(),
+                since: &since,
+                fence,
+                keep: plan.request.keep_replaced,
+                when_moved: plan.request.when_moved,
+            };
+            let ended = self.commit(what).await?;
+            let Ended::Moved(_) = &ended else { return Ok(ended) };
+            let at = attempt(plan, tasks[0], &staged[&tasks[0].id], &origin, &existing);
+            match self.after_own_commits(&at, writer, &scope, &base).await? {
+                Some(own) => base = own,
+                None => return Ok(ended),
+            }
+        }
+    }
+
+    fn published_entry(
+        &self,
+        record: &BackfillRecord,
+        task: &Task,
+        known: &TaskRecord,
+        origin: &Origin,
+        existing: &crate::domain::plan::facts::Existing,
+    ) -> Result<CommitEntry> {
+        let plan = &record.plan;
+        let result = known.result.as_ref().ok_or_else(|| Error::internal("a staged task has no result"))?;
+        let set = result.staged.clone().ok_or_else(|| Error::internal("a staged task has nothing staged"))?;
+        let at = attempt(plan, task, known, origin, existing);
+        let mut entry = self.entry(&at, Write::Apply(set), result, plan.position)?;
+        entry.attempt = known.attempt;
+        for row in &mut entry.finish.records {
+            row.attempt = known.attempt;
+        }
+        entry.finish.task = Some((plan.request.id.clone(), plan.generation, task.id));
+        Ok(entry)
+    }
+
+    /// Sends the tasks whose partitions moved, and those that read from them, back to be staged again.
+    async fn stale(
+        &self,
+        record: &BackfillRecord,
+        by: &Actor,
+        moved: Vec<Moved>,
+        tasks: Vec<TaskId>,
+    ) -> Result<Publication> {
+        let plan = &record.plan;
+        let id = &plan.request.id;
+        let tasks = with_dependants(plan, tasks);
+        let keys: Vec<_> = moved.iter().map(|m| m.partition.to_string()).collect();
+        let note = format!("production moved under the shadow: {}", keys.join(", "));
+        self.ledger.restage(id, &tasks, &note, self.clock.now()).await?;
+        let mut stale = change(BackfillState::Publishing, BackfillState::Stale, by);
+        stale.note = Some(note.clone());
+        self.go(id, &stale).await?;
+        self.tell(plan, BackfillState::Stale, &note).await;
+        Ok(Publication::Stale { moved, tasks })
+    }
+
+    /// A backfill of which everything was taken back is rolled back.
+    pub(super) async fn note_rollback(&self, plan: &Plan, worker: &WorkerId) -> Result<()> {
+        let Some(of) = &plan.rolls_back else { return Ok(()) };
+        let record = self.backfill(of).await?;
+        if !record.state.may_become(BackfillState::RolledBack) {
+            return Ok(());
+        }
+        let mut last = BTreeMap::new();
+        for row in self.ledger.changes(of).await? {
+            last.insert((row.record.table, row.record.partition), row.record.trigger);
+        }
+        if last.values().all(|trigger| *trigger == crate::ports::ledger::Trigger::Rollback) {
+            let by = Actor::new(worker.as_str());
+            let _ = self
+                .ledger
+                .transition(of, &change(record.state, BackfillState::RolledBack, &by), self.clock.now())
+                .await?;
+        }
+        Ok(())
+    }
+}
+
+fn review_of(plan: &Plan, tasks: &[TaskRecord]) -> Result<Review> {
+    let mut hasher = blake3::Hasher::new();
+    let mut outputs = Vec::new();
+    let mut decision = Decision::Approve;
+    for known in tasks.iter().filter(|t| t.state == TaskState::Staged) {
+        let task = plan.task(known.id)?;
+        let Some(result) = &known.result else { continue };
+        let digest = result.staged.as_ref().map_or("", |s| s.digest.as_str());
+        hasher.update(format!("{} {} {digest} ", task.id, task.scope.digest()).as_bytes());
+        for (key, version) in &result.base.partitions {
+            hasher.update(format!("{key}@{version} ").as_bytes());
+        }
+        decision = decision.max(result.verdict.as_ref().map_or(Decision::Review, |v: &Verdict| v.decision));
+        outputs.push(StagedOutput {
+            task: task.id,
+            table: task.table.clone(),
+            scope: task.scope.clone(),
+            result: result.clone(),
+        });
+    }
+    let digest = hasher.finalize().to_hex()[..16].to_owned();
+    Ok(Review { backfill: plan.request.id.clone(), digest, decision, outputs })
+}
+
+/// Staged tasks in groups that one commit takes: of one table, with disjoint scopes, upstream tables first.
+fn groups(plan: &Plan, staged: &BTreeMap<TaskId, TaskRecord>) -> Vec<Vec<TaskId>> {
+    let mut groups: Vec<(TableId, Vec<TaskId>, Scope)> = Vec::new();
+    for task in plan.tasks.iter().filter(|t| staged.contains_key(&t.id)) {
+        match groups.iter_mut().find(|(table, _, scope)| *table == task.table && !scope.overlaps(&task.scope))
+        {
+            Some((_, ids, scope)) => {
+                ids.push(task.id);
+                *scope = scope.union(&task.scope);
+            }
+            None => groups.push((task.table.clone(), vec![task.id], task.scope.clone())),
+        }
+    }
+    groups.into_iter().map(|(_, ids, _)| ids).collect()
+}
+
+fn with_dependants(plan: &Plan, tasks: Vec<TaskId>) -> Vec<TaskId> {
+    let mut again: BTreeSet<TaskId> = tasks.into_iter().collect();
+    for task in &plan.tasks {
+        if task.after.iter().any(|before| again.contains(before)) {
+            again.insert(task.id);
+        }
+    }
+    again.into_iter().collect()
+}
+
+fn attempt<'a>(
+    plan: &'a Plan,
+    task: &'a Task,
+    known: &TaskRecord,
+    origin: &'a Origin,
+    existing: &'a crate::domain::plan::facts::Existing,
+) -> Attempt<'a> {
+    let started_at = known.started_at.unwrap_or(known.queued_at);
+    Attempt { plan, task, origin, claim: None, existing, queued_at: known.queued_at, started_at }
+}
+
+fn join(all: &mut Option<Base>, base: &Base) {
+    match all {
+        Some(all) => all.partitions.extend(base.partitions.clone()),
+        None => *all = Some(base.clone()),
+    }
+}
+
+fn change(from: BackfillState, to: BackfillState, by: &Actor) -> Change {
+    Change { from, to, by: by.clone(), approval: None, note: None }
+}

@@ -1,0 +1,170 @@
+//! What the ledger is told of a task.
+
+use chrono::{DateTime, Utc};
+
+use crate::domain::fingerprint::Fingerprint;
+use crate::domain::ids::{BackfillId, JobName, LogicVersion, RunId, TableId, WorkerId};
+use crate::domain::job::WriteMode;
+use crate::domain::partition::PartitionKey;
+use crate::domain::plan::downstream::{self, Changed};
+use crate::domain::plan::facts::Existing;
+use crate::domain::plan::{Action, Plan, Task};
+use crate::domain::profile::Profile;
+use crate::domain::request::Inputs;
+use crate::domain::scope::Scope;
+use crate::engine::Engine;
+use crate::error::Result;
+use crate::ports::ledger::{Approval, Claim, RunRecord, RunStatus, TaskFinish, TaskResult, Trigger};
+use crate::ports::writer::{Op, StampId};
+
+/// Where a task comes from.
+#[derive(Clone, Debug)]
+pub(super) struct Origin {
+    pub(super) run: RunId,
+    pub(super) trigger: Trigger,
+    /// The backfill that rows are recorded under; of a rollback, the one that it takes back.
+    pub(super) backfill: Option<BackfillId>,
+    pub(super) approval: Option<Approval>,
+    pub(super) worker: WorkerId,
+}
+
+/// One attempt at a task.
+#[derive(Debug)]
+pub(super) struct Attempt<'a> {
+    pub(super) plan: &'a Plan,
+    pub(super) task: &'a Task,
+    pub(super) origin: &'a Origin,
+    pub(super) claim: Option<&'a Claim>,
+    pub(super) existing: &'a Existing,
+    pub(super) queued_at: DateTime<Utc>,
+    pub(super) started_at: DateTime<Utc>,
+}
+
+impl Attempt<'_> {
+    pub(super) fn number(&self) -> u32 {
+        self.claim.map_or(1, |claim| claim.attempt)
+    }
+}
+
+impl Engine {
+    /// The stamp of a task's work.
+    pub(super) fn stamp(&self, at: &Attempt<'_>) -> Result<StampId> {
+        let job = self.host.catalog().job(&at.task.job)?;
+        let op = match (&at.task.action, &job.write) {
+            (Action::Restore { .. }, _) => Op::Restore,
+            (_, WriteMode::Merge(_)) => Op::Merge,
+            _ => Op::Replace,
+        };
+        // Merges of several intervals share the scope of the whole table, so the units tell them apart.
+        let digest = match Scope::keys(at.task.units.iter().cloned()) {
+            Ok(units) if op == Op::Merge => units.digest(),
+            _ => at.task.scope.digest(),
+        };
+        Ok(StampId {
+            run: at.origin.run.clone(),
+            job: at.task.job.clone(),
+            op,
+            scope_digest: digest,
+            generation: at.plan.generation,
+        })
+    }
+
+    /// The rows of a task that ended, without what only a commit knows.
+    pub(super) fn records(
+        &self,
+        at: &Attempt<'_>,
+        result: Option<&TaskResult>,
+        status: RunStatus,
+        error: Option<&str>,
+    ) -> Result<Vec<RunRecord>> {
+        let stamp = self.stamp(at)?;
+        let (logic, fingerprint) = labels(at.task, result);
+        let record = |unit: &PartitionKey| RunRecord {
+            run: at.origin.run.clone(),
+            job: at.task.job.clone(),
+            table: at.task.table.clone(),
+            partition: unit.clone(),
+            scope: at.task.scope.clone(),
+            stamp: stamp.clone(),
+            attempt: at.number(),
+            status,
+            error: error.map(str::to_owned),
+            trigger: at.origin.trigger,
+            backfill: at.origin.backfill.clone(),
+            reason: at.plan.request.reason.clone(),
+            requester: at.plan.request.requester.clone(),
+            approval: at.origin.approval.clone(),
+            logic: logic.clone(),
+            build: self.host.build().clone(),
+            parameters: at.task.parameters.clone(),
+            fingerprint: fingerprint.clone(),
+            inputs: result.map(|r| r.inputs.clone()).unwrap_or_default(),
+            replays: match &at.plan.request.inputs {
+                Inputs::Recorded { by } => Some(by.clone()),
+                Inputs::Current => None,
+            },
+            base: result.map_or(&at.task.base, |r| &r.base).partitions.get(unit).cloned(),
+            output: None,
+            output_partition: None,
+            before: result.and_then(|r| profile_of(&r.before, unit)),
+            after: result.and_then(|r| profile_of(&r.after, unit)),
+            verdict: result.and_then(|r| r.verdict.clone()),
+            kept: None,
+            queued_at: at.queued_at,
+            started_at: at.started_at,
+            finished_at: self.clock.now(),
+            worker: at.origin.worker.clone(),
+        };
+        Ok(at.task.units.iter().map(record).collect())
+    }
+
+    /// What the ledger is told with a commit.
+    pub(super) fn finish(&self, at: &Attempt<'_>, result: &TaskResult, pinned_at: u64) -> Result<TaskFinish> {
+        let task = at.claim.map(|claim| (claim.backfill.clone(), claim.generation, claim.task));
+        Ok(TaskFinish {
+            records: self.records(at, Some(result), RunStatus::Committed, None)?,
+            task,
+            deliver: at.plan.request.deliver,
+            stale: self.stale_after(at, result)?,
+            pinned_at,
+        })
+    }
+
+    /// Downstream partitions that read what this task changes; what the same plan computes is not among them.
+    fn stale_after(
+        &self,
+        at: &Attempt<'_>,
+        result: &TaskResult,
+    ) -> Result<Vec<(JobName, TableId, PartitionKey)>> {
+        let mut changed = Changed::default();
+        for task in &at.plan.tasks {
+            changed.plan(&task.job, task.units.iter().cloned());
+        }
+        let content = |profiles: &[Profile], key: &PartitionKey| profile_of(profiles, key).map(|p| p.content);
+        let differs = |key: &PartitionKey| {
+            let (before, after) = (content(&result.before, key), content(&result.after, key));
+            before.is_none() || before != after
+        };
+        changed.add(&at.task.table, at.task.scope.partitions().into_iter().filter(differs));
+        let reached = downstream::reach(self.host.catalog(), &changed, at.existing)?;
+        Ok(reached.partitions.into_iter().map(|d| (d.job, d.table, d.partition)).collect())
+    }
+}
+
+fn labels(task: &Task, result: Option<&TaskResult>) -> (Option<LogicVersion>, Option<Fingerprint>) {
+    match &task.action {
+        Action::Compute { fingerprint, .. } => {
+            let known = result.and_then(|r| r.fingerprint.clone()).or_else(|| fingerprint.clone());
+            (Some(task.logic.clone()), known)
+        }
+        Action::Restore { logic, fingerprint, .. } => (logic.clone(), fingerprint.clone()),
+    }
+}
+
+/// The profile of a unit: its own, or the only one where the scope is the whole table.
+pub(super) fn profile_of(profiles: &[Profile], unit: &PartitionKey) -> Option<Profile> {
+    match profiles {
+        [only] => Some(only.clone()),
+        many => many.iter().find(|p| p.partition == *unit).cloned(),
+    }
+}

@@ -1,0 +1,192 @@
+//! Runs of one partition, outside of any backfill: the schedule's, or a person's.
+
+use std::collections::BTreeSet;
+
+use crate::domain::ids::{Actor, JobName, LogicVersion, RunId, WorkerId};
+use crate::domain::partition::PartitionKey;
+use crate::domain::plan::{self, Plan};
+use crate::domain::request::{Mode, Request, Selection, WhenLeased};
+use crate::engine::Engine;
+use crate::engine::lease::retried;
+use crate::engine::record::{Attempt, Origin};
+use crate::engine::task::{Noted, TaskEnd};
+use crate::error::{Error, Result};
+use crate::ports::ledger::{RunStatus, Trigger};
+
+/// A run of one partition.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct RunRequest {
+    /// The scheduler's id of the run. The same id again is the same run: it is recognised, never doubled.
+    pub run: RunId,
+    /// The job.
+    pub job: JobName,
+    /// The partition, or for a merge job its unit; `whole` for a table without dimensions.
+    pub unit: PartitionKey,
+    /// The logic version; `None` takes the one that the job registered last.
+    pub logic: Option<LogicVersion>,
+    /// What made it happen.
+    pub trigger: Trigger,
+    /// Who asks.
+    pub requester: Actor,
+    /// Why.
+    pub reason: String,
+    /// Whether deliveries are released at the commit: on for the schedule.
+    pub deliver: bool,
+    /// Whether it runs even where nothing changed.
+    pub force: bool,
+    /// Whether the replaced rows are kept.
+    pub keep_replaced: bool,
+    /// What to do where another run holds a lease.
+    pub when_leased: WhenLeased,
+}
+
+impl RunRequest {
+    /// A run of the schedule: the current logic, deliveries released, waiting for others.
+    pub fn scheduled(run: impl Into<RunId>, job: impl Into<JobName>, unit: PartitionKey) -> Self {
+        Self {
+            run: run.into(),
+            job: job.into(),
+            unit,
+            logic: None,
+            trigger: Trigger::Scheduled,
+            requester: Actor::new("schedule"),
+            reason: "scheduled".to_owned(),
+            deliver: true,
+            force: false,
+            keep_replaced: false,
+            when_leased: WhenLeased::Wait,
+        }
+    }
+
+    /// A run by hand: deliveries suppressed.
+    pub fn manual(
+        run: impl Into<RunId>,
+        job: impl Into<JobName>,
+        unit: PartitionKey,
+        requester: impl Into<Actor>,
+        reason: impl Into<String>,
+    ) -> Self {
+        Self {
+            trigger: Trigger::Manual,
+            requester: requester.into(),
+            reason: reason.into(),
+            deliver: false,
+            ..Self::scheduled(run, job, unit)
+        }
+    }
+
+    /// Runs another logic version than the current one.
+    #[must_use]
+    pub fn with_logic(mut self, logic: impl Into<LogicVersion>) -> Self {
+        self.logic = Some(logic.into());
+        self
+    }
+
+    /// Keeps the replaced rows.
+    #[must_use]
+    pub fn with_kept_rows(mut self) -> Self {
+        self.keep_replaced = true;
+        self
+    }
+
+    /// Runs even where nothing changed.
+    #[must_use]
+    pub fn with_force(mut self) -> Self {
+        self.force = true;
+        self
+    }
+
+    /// Sets what to do where another run holds a lease.
+    #[must_use]
+    pub fn with_when_leased(mut self, policy: WhenLeased) -> Self {
+        self.when_leased = policy;
+        self
+    }
+}
+
+/// How a run ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[must_use]
+pub enum RunOutcome {
+    /// Its output is in production and in the ledger.
+    Committed,
+    /// It was not run, and why.
+    Skipped(String),
+}
+
+impl Engine {
+    /// Runs one partition at once, under the same leases and guards as a backfill. A failure is recorded and returned;
+    /// the scheduler may run it again under the same id.
+    pub async fn run(&self, request: &RunRequest, worker: &WorkerId) -> Result<RunOutcome> {
+        let plan = self.plan_run(request).await?;
+        if let Some(refused) = plan.refused.first() {
+            return Err(Error::invalid(refused.reason.clone())
+                .with_context("job", &request.job)
+                .with_context("partition", &request.unit)
+                .with_context("run", &request.run));
+        }
+        let Some(task) = plan.tasks.first() else {
+            let reason =
+                plan.skipped.first().map_or_else(|| "nothing to do".to_owned(), |s| s.reason.to_string());
+            return Ok(RunOutcome::Skipped(reason));
+        };
+        let origin = Origin {
+            run: request.run.clone(),
+            trigger: request.trigger,
+            backfill: None,
+            approval: None,
+            worker: worker.clone(),
+        };
+        let existing = self.existing().await?;
+        let now = self.clock.now();
+        let at = Attempt {
+            plan: &plan,
+            task,
+            origin: &origin,
+            claim: None,
+            existing: &existing,
+            queued_at: now,
+            started_at: now,
+        };
+        match self.run_task(&at, Noted::default()).await {
+            Ok(TaskEnd::Skipped(why)) => Ok(RunOutcome::Skipped(why)),
+            Ok(_) => Ok(RunOutcome::Committed),
+            Err(error) => {
+                let error = error
+                    .with_context("job", &request.job)
+                    .with_context("partition", &request.unit)
+                    .with_context("run", &request.run);
+                let records = self.records(&at, None, RunStatus::Failed, Some(&error.to_string()))?;
+                retried(self, || self.ledger.record_failed(&records)).await?;
+                Err(error)
+            }
+        }
+    }
+
+    async fn plan_run(&self, request: &RunRequest) -> Result<Plan> {
+        let job = self.host.catalog().job(&request.job)?;
+        let logic = match &request.logic {
+            Some(logic) => logic.clone(),
+            None => self.host.current_logic(&request.job)?.clone(),
+        };
+        let selection = match request.unit.is_whole() {
+            true => Selection::WholeTable,
+            false => Selection::Keys(BTreeSet::from([request.unit.clone()])),
+        };
+        let mut as_backfill =
+            Request::new(request.run.as_str(), selection, request.reason.clone(), request.requester.clone())
+                .with_job(job.name.clone(), logic)
+                .with_mode(Mode::Direct)
+                .with_when_leased(request.when_leased);
+        as_backfill.deliver = request.deliver;
+        as_backfill.force = request.force;
+        as_backfill.keep_replaced = request.keep_replaced;
+        // The schedule's own partitions are the live window, so it is not left out here, nor is what follows in order.
+        let catalog = self.host.catalog();
+        let existing = self.existing().await?;
+        let needs = plan::expand_run(&as_backfill, catalog)?;
+        let facts = self.facts(&as_backfill, &needs, existing).await?;
+        plan::plan_run(&as_backfill, catalog, &facts, self.clock.now())
+    }
+}

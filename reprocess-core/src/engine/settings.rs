@@ -1,0 +1,63 @@
+//! Settings of an engine.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+/// How an engine works. Times are in milliseconds.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+#[non_exhaustive]
+pub struct Settings {
+    /// Whether leases are taken. Correctness does not depend on it; without them more commits conflict.
+    pub leases: bool,
+    /// How long a lease or a claim is valid without being prolonged; it is prolonged at a third of this.
+    pub lease_ttl_ms: u64,
+    /// How long to wait before looking again at what others hold.
+    pub poll_ms: u64,
+    /// How often a step is tried that fails with an error that a retry can get past.
+    pub attempts: u32,
+    /// Wait before the second try; it doubles with each further one.
+    pub backoff_min_ms: u64,
+    /// Longest wait between two tries.
+    pub backoff_max_ms: u64,
+    /// Whether a plan and its outputs must be approved by somebody other than the requester.
+    pub second_person: bool,
+    /// How many earlier rows of a job an estimate is made of.
+    pub history_rows: u32,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            leases: true,
+            lease_ttl_ms: 60_000,
+            poll_ms: 500,
+            attempts: 5,
+            backoff_min_ms: 100,
+            backoff_max_ms: 10_000,
+            second_person: false,
+            history_rows: 200,
+        }
+    }
+}
+
+impl Settings {
+    pub(crate) fn lease_ttl(&self) -> Duration {
+        Duration::from_millis(self.lease_ttl_ms)
+    }
+
+    pub(crate) fn poll(&self) -> Duration {
+        Duration::from_millis(self.poll_ms)
+    }
+
+    /// The waits between tries of one step.
+    pub(crate) fn backoff(&self) -> backon::ExponentialBackoff {
+        use backon::BackoffBuilder;
+        backon::ExponentialBuilder::default()
+            .with_min_delay(Duration::from_millis(self.backoff_min_ms))
+            .with_max_delay(Duration::from_millis(self.backoff_max_ms))
+            .with_max_times(usize::try_from(self.attempts.saturating_sub(1)).unwrap_or(usize::MAX))
+            .build()
+    }
+}

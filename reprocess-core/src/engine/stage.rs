@@ -1,0 +1,218 @@
+//! Running a transform and staging its rows.
+
+use std::panic::AssertUnwindSafe;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use futures::FutureExt;
+
+use crate::domain::diff::{Diff, DiffSpec};
+use crate::domain::ids::BackfillId;
+use crate::domain::job::{JobSpec, OwnerValue, WriteMode};
+use crate::domain::partition::PartitionKey;
+use crate::domain::plan::Task;
+use crate::domain::profile::Profile;
+use crate::domain::request::{Mode, Request};
+use crate::domain::slice::Base;
+use crate::domain::validate::{Expectation, Prediction, Severity, Verdict, validate};
+use crate::domain::value::Value;
+use crate::engine::Engine;
+use crate::engine::lease::retried;
+use crate::engine::pins::Resolved;
+use crate::engine::record::Attempt;
+use crate::error::{Error, ErrorKind, Result};
+use crate::ports::ledger::TaskResult;
+use crate::ports::transform::{TaskContext, host_error, logical_date};
+use crate::ports::writer::{
+    Intent, MergeKeys, PartitionWriter, Rows, StageRequest, Staged, StagedId, Visibility,
+};
+
+impl Engine {
+    /// Runs the transform, stages its rows, profiles before and after, and validates.
+    pub(super) async fn stage(
+        &self,
+        at: &Attempt<'_>,
+        resolved: &Resolved,
+        base: &Base,
+    ) -> Result<TaskResult> {
+        let job = self.host.catalog().job(&at.task.job)?;
+        let writer = self.host.writer(&at.task.table)?.as_ref();
+        let before = self.before(at, writer, job).await?;
+        let staged = retried(self, || self.stage_once(at, resolved, base, writer)).await?;
+        let after = match (&staged.intent, writer.staged(), &staged.visibility) {
+            (Intent::Replace, ..) | (_, None, _) => staged.profiles.clone(),
+            // A direct merge over a large table is not worth reading all of it twice.
+            (Intent::Merge(_), Some(_), Visibility::Direct) => staged.profiles.clone(),
+            (_, Some(shadow), _) => shadow.profile_after(&staged, &job.profile).await?,
+        };
+        let verdict = self.verdict(at, writer, job, &staged, &before, &after).await?;
+        Ok(TaskResult {
+            staged: Some(staged),
+            inputs: resolved.pins.clone(),
+            fingerprint: Some(resolved.fingerprint.clone()),
+            base: base.clone(),
+            before,
+            after,
+            verdict,
+        })
+    }
+
+    /// Profiles of the scope in production; none for a direct merge, whose scope can be the whole of a large table.
+    async fn before(
+        &self,
+        at: &Attempt<'_>,
+        writer: &dyn PartitionWriter,
+        job: &JobSpec,
+    ) -> Result<Vec<Profile>> {
+        let merges = matches!(job.write, WriteMode::Merge(_));
+        if merges && at.plan.request.mode == Mode::Direct {
+            return Ok(Vec::new());
+        }
+        if retried(self, || writer.schema()).await?.is_none() {
+            return Ok(Vec::new());
+        }
+        let (_, profiles) = retried(self, || writer.profile(&at.task.scope, &job.profile)).await?;
+        Ok(profiles)
+    }
+
+    async fn stage_once(
+        &self,
+        at: &Attempt<'_>,
+        resolved: &Resolved,
+        base: &Base,
+        writer: &dyn PartitionWriter,
+    ) -> Result<Staged> {
+        let job = self.host.catalog().job(&at.task.job)?;
+        let deliveries = Arc::default();
+        let rows = self.transform(at.task, resolved, &deliveries).await?;
+        if let Rows::Stream { schema, .. } = &rows
+            && writer.schema().await?.is_none()
+        {
+            writer.create(schema).await?;
+        }
+        let request = StageRequest {
+            id: StagedId { stamp: self.stamp(at)?, attempt: at.number() },
+            scope: at.task.scope.clone(),
+            intent: intent(job, at.task)?,
+            visibility: visibility(&at.plan.request),
+            profile: job.profile.clone(),
+            schema: at.plan.request.schema,
+            base: base.clone(),
+        };
+        let staged = writer.stage(&request, rows).await?;
+        let batch = std::mem::take(&mut *deliveries.lock().unwrap_or_else(PoisonError::into_inner));
+        let backfill = at.origin.backfill.as_ref();
+        self.ledger.prepare_deliveries(&staged.id, backfill, &batch, self.clock.now()).await?;
+        Ok(staged)
+    }
+
+    /// Runs the host's code. A panic in it is an error of the task and of nothing else.
+    pub(super) async fn transform(
+        &self,
+        task: &Task,
+        resolved: &Resolved,
+        deliveries: &Arc<Mutex<Vec<crate::ports::delivery::Delivery>>>,
+    ) -> Result<Rows> {
+        let catalog = self.host.catalog();
+        let zone = catalog.unit(catalog.job(&task.job)?)?.time().map_or(chrono_tz::UTC, |(_, c)| c.zone);
+        let context = TaskContext {
+            job: task.job.clone(),
+            logic: task.logic.clone(),
+            units: task.units.clone(),
+            interval: task.interval,
+            date: task.interval.map(|i| logical_date(i.start(), zone)),
+            parameters: task.parameters.clone(),
+            inputs: resolved.inputs.clone(),
+            deliveries: Arc::clone(deliveries),
+        };
+        let transform = self.host.transform(&task.job, &task.logic)?;
+        match AssertUnwindSafe(transform.run(context)).catch_unwind().await {
+            Ok(rows) => rows.map_err(host_error),
+            Err(panic) => {
+                let text = panic
+                    .downcast_ref::<&str>()
+                    .map(|t| (*t).to_owned())
+                    .or_else(|| panic.downcast_ref::<String>().cloned())
+                    .unwrap_or_else(|| "without a message".to_owned());
+                Err(Error::new(ErrorKind::Transform, format!("the transform panicked: {text}")))
+            }
+        }
+    }
+
+    async fn verdict(
+        &self,
+        at: &Attempt<'_>,
+        writer: &dyn PartitionWriter,
+        job: &JobSpec,
+        staged: &Staged,
+        before: &[Profile],
+        after: &[Profile],
+    ) -> Result<Option<Verdict>> {
+        let expectations = expectations(&at.plan.request, job, &at.task.units);
+        let shadow = at.plan.request.mode == Mode::Shadow;
+        if !shadow && expectations.is_empty() {
+            return Ok(None);
+        }
+        let diffs: Vec<Diff> = match writer.staged() {
+            Some(reader) => reader.diff(staged, &DiffSpec::new(job.profile.keys.iter().cloned())).await?,
+            None => Vec::new(),
+        };
+        Ok(Some(validate(&expectations, before, after, &diffs)))
+    }
+}
+
+/// The expectations of a request that are about a job, with predictions for the given units only.
+fn expectations(request: &Request, job: &JobSpec, units: &[PartitionKey]) -> Vec<(Expectation, Severity)> {
+    let about = request.expectations.iter().filter(|e| e.job.as_ref().is_none_or(|name| *name == job.name));
+    let narrowed = |expectation: &Expectation| match expectation {
+        Expectation::TotalChanges { column, by: Prediction::PerPartition(by), tolerance } => {
+            let own =
+                by.iter().filter(|(key, _)| units.contains(key)).map(|(k, d)| (k.clone(), *d)).collect();
+            Expectation::TotalChanges {
+                column: column.clone(),
+                by: Prediction::PerPartition(own),
+                tolerance: *tolerance,
+            }
+        }
+        other => other.clone(),
+    };
+    about.map(|e| (narrowed(&e.expectation), e.severity)).collect()
+}
+
+fn visibility(request: &Request) -> Visibility {
+    match request.mode {
+        Mode::Direct => Visibility::Direct,
+        Mode::Shadow => Visibility::Shadow(BackfillId::new(request.id.as_str())),
+    }
+}
+
+pub(super) fn intent(job: &JobSpec, task: &Task) -> Result<Intent> {
+    let merge = match &job.write {
+        WriteMode::Replace => return Ok(Intent::Replace),
+        WriteMode::ReplaceDynamic => return Ok(Intent::ReplaceDynamic),
+        WriteMode::Merge(merge) => merge,
+        WriteMode::Append => {
+            return Err(
+                Error::invalid("a job that appends cannot be run again").with_context("job", &job.name)
+            );
+        }
+    };
+    let owner = |value: &OwnerValue| -> Result<Value> {
+        match value {
+            OwnerValue::Fixed(value) => Ok(value.clone()),
+            OwnerValue::OfUnit(dimension) => {
+                let unit = task.units.first().and_then(|unit| unit.get(dimension));
+                unit.cloned().ok_or_else(|| {
+                    Error::invalid(format!("the unit binds no `{dimension}` to own rows by"))
+                        .with_context("job", &job.name)
+                })
+            }
+        }
+    };
+    let delete_vanished = match &merge.delete_vanished {
+        Some(columns) => {
+            Some(columns.iter().map(|(c, v)| Ok((c.clone(), owner(v)?))).collect::<Result<_>>()?)
+        }
+        None => None,
+    };
+    Ok(Intent::Merge(MergeKeys { keys: merge.keys.clone(), newer: merge.newer.clone(), delete_vanished }))
+}

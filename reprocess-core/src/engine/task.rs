@@ -1,0 +1,346 @@
+//! One task, step by step.
+
+use std::collections::BTreeMap;
+
+use crate::domain::partition::PartitionKey;
+use crate::domain::plan::{Action, TaskId};
+use crate::domain::request::{Inputs, Mode, WhenMoved};
+use crate::domain::scope::Scope;
+use crate::domain::slice::Base;
+use crate::domain::validate::Decision;
+use crate::engine::Engine;
+use crate::engine::commit::{Committing, Ended, unknown};
+use crate::engine::lease::{Held, Kept, Leased, retried};
+use crate::engine::pins::{Pinning, Resolved};
+use crate::engine::record::{Attempt, profile_of};
+use crate::error::{Error, ErrorKind, Result};
+use crate::ports::ledger::{Fence, TaskResult};
+use crate::ports::writer::{Change, CommitEntry, Found, Moved, PartitionWriter};
+
+/// How an attempt at a task ended.
+#[derive(Debug)]
+pub(super) enum TaskEnd {
+    /// In production and in the ledger.
+    Committed,
+    /// Staged for the publication.
+    Staged(Box<TaskResult>),
+    /// Not run, and why.
+    Skipped(String),
+    /// Stopped, or passed to another worker.
+    Lost,
+}
+
+/// What earlier attempts and other tasks have staged.
+#[derive(Debug, Default)]
+pub(super) struct Noted {
+    /// By an earlier attempt at this task.
+    pub(super) own: Option<TaskResult>,
+    /// By the tasks that this one reads from.
+    pub(super) others: BTreeMap<TaskId, TaskResult>,
+}
+
+impl Engine {
+    pub(super) async fn run_task(&self, at: &Attempt<'_>, noted: Noted) -> Result<TaskEnd> {
+        let restores = matches!(at.task.action, Action::Restore { .. });
+        if at.plan.request.mode == Mode::Shadow && !restores {
+            let held = Held { claim: at.claim, fence: None };
+            return match self.holding(held, self.stage_shadow(at, &noted)).await? {
+                Kept::Yes(end) => end,
+                Kept::Lost => Ok(TaskEnd::Lost),
+            };
+        }
+        loop {
+            let policy = at.plan.request.when_leased;
+            let lease =
+                self.lease(&at.task.table, &at.task.scope, &at.origin.worker, policy, at.claim).await?;
+            let fence = match lease {
+                Leased::Yes(fence) => fence,
+                Leased::LeftToOther => {
+                    return Ok(TaskEnd::Skipped("another run holds the partition".to_owned()));
+                }
+                Leased::Lost => return Ok(TaskEnd::Lost),
+            };
+            let held = Held { claim: at.claim, fence: fence.as_ref() };
+            let end = self.holding(held, self.run_direct(at, &noted, fence.as_ref())).await;
+            self.unlease(fence.as_ref()).await;
+            match end? {
+                Kept::Yes(Ok(Some(end))) => return Ok(end),
+                // Fenced: the lease had passed to another; it is taken again, and the stamp is asked for first.
+                Kept::Yes(Ok(None)) => {}
+                Kept::Yes(Err(error)) => return Err(error),
+                Kept::Lost => return Ok(TaskEnd::Lost),
+            }
+        }
+    }
+
+    /// `None` where the commit was fenced.
+    async fn run_direct(
+        &self,
+        at: &Attempt<'_>,
+        noted: &Noted,
+        fence: Option<&Fence>,
+    ) -> Result<Option<TaskEnd>> {
+        if let Some(adopted) = self.adopt(at, noted).await? {
+            return Ok(Some(adopted));
+        }
+        if let Action::Restore { kept, .. } = &at.task.action {
+            let result = self.restore_result(at).await?;
+            return self
+                .commit_task(at, result, Change::Restore(kept.clone()), at.plan.position, fence)
+                .await;
+        }
+        let resolved = self.resolve(at.plan, at.task, Pinning::Committed).await?;
+        if let Some(why) = self.unchanged(at, &resolved).await? {
+            return Ok(Some(TaskEnd::Skipped(why)));
+        }
+        let result = match self.reusable(at, noted).await? {
+            Some(result) => result,
+            None => {
+                let result = self.stage(at, &resolved, &at.task.base).await?;
+                if !self.note(at, &result).await? {
+                    return Ok(Some(TaskEnd::Lost));
+                }
+                result
+            }
+        };
+        if let Some(verdict) = result.verdict.as_ref().filter(|v| v.decision == Decision::Abort) {
+            return Err(Error::new(ErrorKind::State, format!("the expectations do not hold: {verdict}"))
+                .with_advice("nothing was committed; look at the logic or at the expectations"));
+        }
+        let staged = result.staged.clone().ok_or_else(|| Error::internal("a task staged nothing"))?;
+        self.commit_task(at, result, Change::Apply(staged), resolved.pinned_at, fence).await
+    }
+
+    async fn commit_task(
+        &self,
+        at: &Attempt<'_>,
+        result: TaskResult,
+        change: Change,
+        pinned_at: u64,
+        fence: Option<&Fence>,
+    ) -> Result<Option<TaskEnd>> {
+        let writer = self.host.writer(&at.task.table)?.as_ref();
+        let entry = self.entry(at, change, &result, pinned_at)?;
+        let mut base = at.task.base.clone();
+        loop {
+            let ended = self
+                .commit(Committing {
+                    writer,
+                    entries: vec![entry.clone()],
+                    base: base.clone(),
+                    since: &at.task.base,
+                    fence,
+                    keep: at.plan.request.keep_replaced,
+                    when_moved: at.plan.request.when_moved,
+                })
+                .await?;
+            match ended {
+                Ended::Done => return Ok(Some(TaskEnd::Committed)),
+                Ended::Fenced => return Ok(None),
+                Ended::Moved(moved) => match self.after_own_commits(at, writer, &at.task.scope, &base).await?
+                {
+                    Some(own) => base = own,
+                    None => return Err(has_moved(&moved)),
+                },
+            }
+        }
+    }
+
+    pub(super) fn entry(
+        &self,
+        at: &Attempt<'_>,
+        change: Change,
+        result: &TaskResult,
+        pinned_at: u64,
+    ) -> Result<CommitEntry> {
+        Ok(CommitEntry {
+            scope: at.task.scope.clone(),
+            change,
+            stamp: self.stamp(at)?,
+            attempt: at.number(),
+            finish: self.finish(at, result, pinned_at)?,
+        })
+    }
+
+    /// The base of now, where every partition that differs from `base` is as this very run has left it. Each of its
+    /// commits checked the base before, so nothing of others was written over.
+    pub(super) async fn after_own_commits(
+        &self,
+        at: &Attempt<'_>,
+        writer: &dyn PartitionWriter,
+        scope: &Scope,
+        base: &Base,
+    ) -> Result<Option<Base>> {
+        let head = retried(self, || writer.head(scope)).await?;
+        let moved = head.moved_since(base);
+        if moved.is_empty() {
+            return Ok(None);
+        }
+        let rows = self.ledger.run(&at.origin.run).await?;
+        let own = |key: &PartitionKey| {
+            rows.iter().rev().filter(|r| r.record.scope.covers(key)).any(|r| {
+                r.record.table == at.task.table
+                    && r.record.output_partition.as_ref() == head.partitions.get(key)
+            })
+        };
+        Ok(moved.iter().all(own).then_some(head))
+    }
+
+    /// Work that is in production already, from before a crash or a lost reply.
+    async fn adopt(&self, at: &Attempt<'_>, noted: &Noted) -> Result<Option<TaskEnd>> {
+        let writer = self.host.writer(&at.task.table)?.as_ref();
+        let stamp = self.stamp(at)?;
+        let found = retried(self, || writer.find_commit(&stamp, &at.task.scope, &at.task.base)).await?;
+        let commit = match found {
+            Found::No => return Ok(None),
+            Found::Yes(commit) => commit,
+            Found::HistoryExpired => {
+                let entry = self.entry(at, Change::Adopt, &empty_result(&at.task.base), at.plan.position)?;
+                return Err(unknown(writer, &entry));
+            }
+        };
+        let result = match &noted.own {
+            Some(result) => result.clone(),
+            None => self.adopted_result(at, &commit.partitions).await?,
+        };
+        let entry = self.entry(at, Change::Adopt, &result, at.plan.position)?;
+        retried(self, || self.ledger.finish(&commit, std::slice::from_ref(&entry))).await?;
+        Ok(Some(TaskEnd::Committed))
+    }
+
+    /// What can still be said of a commit whose staged set is gone.
+    async fn adopted_result(&self, at: &Attempt<'_>, committed: &Base) -> Result<TaskResult> {
+        let writer = self.host.writer(&at.task.table)?;
+        let job = self.host.catalog().job(&at.task.job)?;
+        let (head, profiles) = retried(self, || writer.profile(&at.task.scope, &job.profile)).await?;
+        let untouched = head.moved_since(committed).is_empty();
+        let mut result = empty_result(&at.task.base);
+        if untouched {
+            result.after = profiles;
+        }
+        if let Action::Compute { inputs, fingerprint } = &at.task.action {
+            result.inputs = inputs.iter().map(|(name, input)| (name.clone(), input.pin.clone())).collect();
+            result.fingerprint = fingerprint.clone();
+        }
+        Ok(result)
+    }
+
+    /// Profiles of a restore: before it, and what comes back as far as the ledger knows.
+    async fn restore_result(&self, at: &Attempt<'_>) -> Result<TaskResult> {
+        let writer = self.host.writer(&at.task.table)?;
+        let job = self.host.catalog().job(&at.task.job)?;
+        let mut result = empty_result(&at.task.base);
+        result.before = retried(self, || writer.profile(&at.task.scope, &job.profile)).await?.1;
+        let Action::Restore { undo, .. } = &at.task.action else { return Ok(result) };
+        let rows = self.ledger.run(undo).await?;
+        let undone = rows.into_iter().filter(|r| at.task.units.contains(&r.record.partition));
+        result.after = undone.filter_map(|r| r.record.before).collect();
+        Ok(result)
+    }
+
+    /// What an earlier attempt staged, where it is intact and still fits.
+    async fn reusable(&self, at: &Attempt<'_>, noted: &Noted) -> Result<Option<TaskResult>> {
+        let Some(result) = &noted.own else { return Ok(None) };
+        let writer = self.host.writer(&at.task.table)?;
+        let (Some(staged), Some(reader)) = (&result.staged, writer.staged()) else { return Ok(None) };
+        let intact = reader.open(&staged.id).await?.is_some_and(|found| found.digest == staged.digest);
+        Ok(intact.then(|| result.clone()))
+    }
+
+    /// Why the task need not run: its fingerprint is that of the current run, and the rows are still that run's.
+    async fn unchanged(&self, at: &Attempt<'_>, resolved: &Resolved) -> Result<Option<String>> {
+        if at.plan.request.force {
+            return Ok(None);
+        }
+        let job = self.host.catalog().job(&at.task.job)?;
+        let rows = self.ledger.current(&at.task.table, &at.task.units).await?;
+        let current: Vec<_> = rows.into_iter().flatten().map(|row| row.record).collect();
+        let same = current.len() == at.task.units.len()
+            && current.iter().zip(&at.task.units).all(|(record, unit)| {
+                record.job == at.task.job
+                    && record.partition == *unit
+                    && record.fingerprint.as_ref() == Some(&resolved.fingerprint)
+            });
+        let Some(first) = current.first().filter(|_| same) else { return Ok(None) };
+        let why = format!("unchanged since run {}", first.run);
+        if matches!(job.write, crate::domain::job::WriteMode::Merge(_)) {
+            return Ok(Some(why));
+        }
+        let writer = self.host.writer(&at.task.table)?;
+        let head = retried(self, || writer.head(&at.task.scope)).await?;
+        let in_place = |r: &crate::ports::ledger::RunRecord| {
+            r.output_partition.is_some() && r.output_partition.as_ref() == head.partitions.get(&r.partition)
+        };
+        if current.iter().all(in_place) {
+            return Ok(Some(why));
+        }
+        // Another version with the same rows, for example after a compaction.
+        let (_, profiles) = retried(self, || writer.profile(&at.task.scope, &job.profile)).await?;
+        let same_rows = current.iter().all(|r| {
+            let now = profile_of(&profiles, &r.partition).map(|p| p.content);
+            now.is_some() && now == r.after.as_ref().map(|p| p.content.clone())
+        });
+        Ok(same_rows.then_some(why))
+    }
+
+    async fn note(&self, at: &Attempt<'_>, result: &TaskResult) -> Result<bool> {
+        match at.claim {
+            Some(claim) => retried(self, || self.ledger.note_staged(claim, result)).await,
+            None => Ok(true),
+        }
+    }
+
+    /// Stages a task of a shadow. Where production moved since the plan, inputs and base are taken anew, so that the
+    /// review compares with what is there now and nothing newer is lost.
+    async fn stage_shadow(&self, at: &Attempt<'_>, noted: &Noted) -> Result<TaskEnd> {
+        let writer = self.host.writer(&at.task.table)?;
+        let head = retried(self, || writer.head(&at.task.scope)).await?;
+        let moved = head.moved_since(&at.task.base);
+        let pinning = match (moved.is_empty(), &at.plan.request.inputs) {
+            (true, _) => Pinning::Staged(&noted.others),
+            (false, Inputs::Current) => Pinning::Anew(&noted.others),
+            (false, Inputs::Recorded { .. }) if at.plan.request.when_moved == WhenMoved::Stop => {
+                return Err(Error::new(
+                    ErrorKind::State,
+                    "production moved since the plan, and a replay keeps its inputs",
+                )
+                .with_context("partition", &at.task.scope)
+                .with_advice("plan the replay again"));
+            }
+            (false, Inputs::Recorded { .. }) => Pinning::Staged(&noted.others),
+        };
+        let base = if moved.is_empty() { at.task.base.clone() } else { head };
+        let resolved = self.resolve(at.plan, at.task, pinning).await?;
+        if let Some(why) = self.unchanged(at, &resolved).await? {
+            return Ok(TaskEnd::Skipped(why));
+        }
+        let earlier = self.reusable(at, noted).await?;
+        let fits = |r: &TaskResult| r.base == base && r.fingerprint.as_ref() == Some(&resolved.fingerprint);
+        if let Some(result) = earlier.filter(fits) {
+            return Ok(TaskEnd::Staged(Box::new(result)));
+        }
+        let result = self.stage(at, &resolved, &base).await?;
+        Ok(match self.note(at, &result).await? {
+            true => TaskEnd::Staged(Box::new(result)),
+            false => TaskEnd::Lost,
+        })
+    }
+}
+
+fn empty_result(base: &Base) -> TaskResult {
+    TaskResult {
+        staged: None,
+        inputs: BTreeMap::new(),
+        fingerprint: None,
+        base: base.clone(),
+        before: Vec::new(),
+        after: Vec::new(),
+        verdict: None,
+    }
+}
+
+fn has_moved(moved: &[Moved]) -> Error {
+    let keys: Vec<_> = moved.iter().map(|m| m.partition.to_string()).collect();
+    Error::new(ErrorKind::State, format!("production moved since the plan: {}", keys.join(", ")))
+        .with_advice("nothing was overwritten; plan again, or ask for it to be overwritten")
+}

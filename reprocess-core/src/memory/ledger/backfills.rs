@@ -1,0 +1,138 @@
+//! Submitting backfills and changing their state.
+
+use chrono::{DateTime, Utc};
+
+use super::state::{Opened, State, TaskEntry};
+use crate::domain::ids::{Actor, BackfillId};
+use crate::domain::plan::{Plan, TaskId};
+use crate::error::{Error, ErrorKind, Result};
+use crate::ports::ledger::{
+    BackfillRecord, BackfillState, Change, Submitted, TaskRecord, TaskState, Transition, rules,
+};
+
+impl State {
+    pub(super) fn submit(&mut self, plan: &Plan, by: &Actor, now: DateTime<Utc>) -> Submitted {
+        let known = self.latest(&plan.request.id).map(|o| {
+            let record = &o.record;
+            (record.plan.generation, record.state, record.plan_digest.as_str())
+        });
+        if let Some(answer) = rules::submission(known, plan) {
+            return answer;
+        }
+        let open = self.backfills.values().filter_map(|generations| generations.last());
+        let overlaps: Vec<_> = open
+            .filter(|o| o.record.state.holds_partitions())
+            .flat_map(|o| rules::overlaps(plan, &o.record.plan, o.record.state))
+            .collect();
+        if !overlaps.is_empty() {
+            return Submitted::Overlaps(overlaps);
+        }
+        let opened = Opened::new(plan, by, now);
+        self.backfills.entry(plan.request.id.clone()).or_default().push(opened);
+        Submitted::New
+    }
+
+    pub(super) fn transition(
+        &mut self,
+        id: &BackfillId,
+        change: &Change,
+        now: DateTime<Utc>,
+    ) -> Result<Transition> {
+        let opened = self.latest_mut(id)?;
+        let state = opened.record.state;
+        if state != change.from {
+            return Ok(Transition::Elsewhere(state));
+        }
+        if !state.may_become(change.to) {
+            return Err(Error::new(
+                ErrorKind::State,
+                format!("a backfill that is {state} cannot become {}", change.to),
+            )
+            .with_context("backfill", id));
+        }
+        opened.change(change, now);
+        let generation = opened.record.plan.generation;
+        if !change.to.holds_partitions() {
+            self.deliveries.withdraw(now, |delivery| {
+                delivery.backfill.as_ref() == Some(id) && delivery.staged.stamp.generation == generation
+            });
+        }
+        Ok(Transition::Done)
+    }
+
+    pub(super) fn restage(
+        &mut self,
+        id: &BackfillId,
+        tasks: &[TaskId],
+        note: &str,
+        now: DateTime<Utc>,
+    ) -> Result<()> {
+        let opened = self.latest_mut(id)?;
+        let mut stamps = Vec::new();
+        for entry in &mut opened.tasks {
+            let record = &mut entry.record;
+            if record.state != TaskState::Staged || !tasks.contains(&record.id) {
+                continue;
+            }
+            stamps.extend(record.result.take().and_then(|r| r.staged).map(|staged| staged.id.stamp));
+            record.state = TaskState::Pending;
+            record.queued_at = now;
+            record.note = Some(note.to_owned());
+        }
+        self.deliveries.withdraw(now, |delivery| stamps.contains(&delivery.staged.stamp));
+        Ok(())
+    }
+}
+
+impl Opened {
+    fn new(plan: &Plan, by: &Actor, now: DateTime<Utc>) -> Self {
+        let task = |id| TaskRecord {
+            id,
+            state: TaskState::Pending,
+            attempt: 0,
+            queued_at: now,
+            started_at: None,
+            finished_at: None,
+            worker: None,
+            result: None,
+            note: None,
+        };
+        let entry = |id| TaskEntry { record: task(id), claimed_until: now };
+        Self {
+            record: BackfillRecord {
+                plan: plan.clone(),
+                plan_digest: plan.digest(),
+                state: BackfillState::Planned,
+                submitted_by: by.clone(),
+                submitted_at: now,
+                changed_at: now,
+                approvals: Vec::new(),
+                note: None,
+            },
+            tasks: plan.tasks.iter().map(|task| entry(task.id)).collect(),
+        }
+    }
+
+    fn change(&mut self, change: &Change, now: DateTime<Utc>) {
+        self.record.state = change.to;
+        self.record.changed_at = now;
+        self.record.approvals.extend(change.approval.clone());
+        // A note tells why it was stopped, which is no longer so once it runs again.
+        if change.note.is_some() || change.to == BackfillState::Running {
+            self.record.note.clone_from(&change.note);
+        }
+        for entry in &mut self.tasks {
+            let record = &mut entry.record;
+            if let Some(state) = rules::task_after_change(record.state, change.from, change.to) {
+                if record.state == TaskState::Claimed {
+                    record.finished_at = Some(now);
+                }
+                record.state = state;
+                record.note = None;
+            }
+            if change.to == BackfillState::Running && record.state == TaskState::Pending {
+                record.queued_at = now;
+            }
+        }
+    }
+}

@@ -1,0 +1,292 @@
+//! Decisions that every ledger makes alike: pure functions over what it has read, so that two ledgers never disagree.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::record::{BackfillState, RunRecord, RunStatus, TaskState};
+use super::{Overlap, Submitted};
+use crate::domain::ids::TableId;
+use crate::domain::partition::PartitionKey;
+use crate::domain::plan::{Plan, Task, TaskId};
+use crate::domain::value::Value;
+use crate::ports::delivery::DeliveryState;
+use crate::ports::writer::{Commit, CommitEntry, StampId};
+
+/// What a submission is answered because of the backfill's own past; `None` where it may be filed unless others
+/// overlap. `known` is the latest generation: its number, its state, the digest of its plan.
+pub fn submission(known: Option<(u32, BackfillState, &str)>, plan: &Plan) -> Option<Submitted> {
+    let Some((generation, state, digest)) = known else {
+        return (plan.generation != 1).then_some(Submitted::OtherGeneration { next: 1 });
+    };
+    let next = generation.saturating_add(1);
+    if digest == plan.digest() {
+        Some(Submitted::Already(state))
+    } else if state.holds_partitions() {
+        Some(Submitted::OtherPlan { state, digest: digest.to_owned() })
+    } else {
+        (plan.generation != next).then_some(Submitted::OtherGeneration { next })
+    }
+}
+
+/// The keys that the tasks of a plan may touch, by table.
+pub fn touched(plan: &Plan) -> BTreeMap<TableId, BTreeSet<PartitionKey>> {
+    let mut touched = BTreeMap::<_, BTreeSet<_>>::new();
+    for task in &plan.tasks {
+        touched.entry(task.table.clone()).or_default().extend(task.scope.partitions());
+    }
+    touched
+}
+
+/// What a plan would touch that an open plan holds: one overlap for each table, naming the first key held.
+pub fn overlaps(plan: &Plan, held: &Plan, state: BackfillState) -> Vec<Overlap> {
+    let (wanted, held_keys) = (touched(plan), touched(held));
+    let mut found = Vec::new();
+    for (table, keys) in &held_keys {
+        let Some(wanted) = wanted.get(table) else { continue };
+        if let Some(partition) = first_overlap(wanted, keys) {
+            let (backfill, table) = (held.request.id.clone(), table.clone());
+            found.push(Overlap { backfill, state, table, partition: partition.clone() });
+        }
+    }
+    found
+}
+
+/// The first of `held` that overlaps one of `wanted`. Compares columns by columns, not key by key, so that two plans
+/// of many thousand tasks are compared at once.
+pub fn first_overlap<'a>(
+    wanted: &BTreeSet<PartitionKey>,
+    held: &'a BTreeSet<PartitionKey>,
+) -> Option<&'a PartitionKey> {
+    let mut shapes = BTreeMap::<Vec<&str>, Vec<&PartitionKey>>::new();
+    for key in wanted {
+        shapes.entry(columns(key)).or_default().push(key);
+    }
+    let mut projections = BTreeMap::<(Vec<&str>, Vec<&str>), BTreeSet<Vec<&Value>>>::new();
+    held.iter().find(|key| {
+        shapes.iter().any(|(shape, keys)| {
+            let shared: Vec<_> = shape.iter().copied().filter(|c| key.get(c).is_some()).collect();
+            let values = project(key, &shared);
+            let place = (shape.clone(), shared);
+            let known = projections.entry(place).or_insert_with_key(|(_, shared)| {
+                keys.iter().map(|wanted| project(wanted, shared)).collect()
+            });
+            known.contains(&values)
+        })
+    })
+}
+
+/// Things under keys, found by the keys that theirs cover, without comparing with each.
+#[derive(Clone, Debug)]
+pub struct Covered<T> {
+    shapes: BTreeMap<Vec<String>, BTreeMap<Vec<Value>, T>>,
+}
+
+impl<T> Covered<T> {
+    /// Nothing.
+    pub fn new() -> Self {
+        Self { shapes: BTreeMap::new() }
+    }
+
+    /// Puts a thing under a key, where that key has none; answers whether a key that was there covers this one. Fed
+    /// with the partitions of the committed rows of one table, newest first, the rows that answer `false` are current.
+    pub fn insert(&mut self, key: &PartitionKey, thing: T) -> bool {
+        let covered = self.covering(key).next().is_some();
+        let columns = columns(key);
+        let values = project(key, &columns).into_iter().cloned().collect();
+        let shape = columns.into_iter().map(str::to_owned).collect();
+        self.shapes.entry(shape).or_default().entry(values).or_insert(thing);
+        covered
+    }
+
+    /// What stands under the keys that cover this one.
+    pub fn covering(&self, key: &PartitionKey) -> impl Iterator<Item = &T> {
+        self.shapes.iter().filter_map(|(shape, known)| {
+            let values: Option<Vec<_>> = shape.iter().map(|c| key.get(c).cloned()).collect();
+            known.get(&values?)
+        })
+    }
+}
+
+impl<T> Default for Covered<T> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+fn columns(key: &PartitionKey) -> Vec<&str> {
+    let mut columns: Vec<_> = key.bound().map(|(column, _)| column).collect();
+    columns.sort_unstable();
+    columns
+}
+
+fn project<'a>(key: &'a PartitionKey, columns: &[&str]) -> Vec<&'a Value> {
+    columns.iter().filter_map(|c| key.get(c)).collect()
+}
+
+/// The state that a change of the backfill's state gives a task; `None` where it stays.
+pub fn task_after_change(task: TaskState, from: BackfillState, to: BackfillState) -> Option<TaskState> {
+    let again = from == BackfillState::Failed && to == BackfillState::Running;
+    if again && matches!(task, TaskState::Failed | TaskState::Blocked) {
+        return Some(TaskState::Pending);
+    }
+    let given_up = !to.holds_partitions() && (task.is_open() || task == TaskState::Staged);
+    given_up.then_some(TaskState::Cancelled)
+}
+
+/// Whether all tasks before this one succeeded.
+pub fn is_ready(task: &Task, state_of: impl Fn(TaskId) -> Option<TaskState>) -> bool {
+    task.after.iter().all(|before| state_of(*before).is_some_and(TaskState::is_success))
+}
+
+/// Every task that waits for one of the given tasks, directly or through others; those that are pending become blocked
+/// where one of them fails.
+pub fn dependents(plan: &Plan, of: &BTreeSet<TaskId>) -> BTreeSet<TaskId> {
+    let mut found = BTreeSet::new();
+    // Every task of a plan comes after those it waits for, so that one pass is enough.
+    for task in &plan.tasks {
+        if task.after.iter().any(|before| of.contains(before) || found.contains(before)) {
+            found.insert(task.id);
+        }
+    }
+    found
+}
+
+/// What happens to a row of a run where the ledger may have one of the same stamp and partition.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Upsert {
+    /// It is new, or it is the success of what had failed: it gets the next position, and a failed one goes.
+    Append,
+    /// It failed again: it takes the place of the failed one.
+    InPlace,
+    /// What is there stays: the same again, or a failure told after the commit.
+    Keep,
+}
+
+/// Decides between the row that is there and the one that comes.
+pub fn upsert(known: Option<RunStatus>, new: RunStatus) -> Upsert {
+    match (known, new) {
+        (None, _) | (Some(RunStatus::Failed), RunStatus::Committed) => Upsert::Append,
+        (Some(RunStatus::Failed), RunStatus::Failed) => Upsert::InPlace,
+        (Some(RunStatus::Committed), _) => Upsert::Keep,
+    }
+}
+
+/// The attempt of an entry that was committed, which need not be the one that the entry names.
+pub fn committed_attempt(commit: &Commit, entry: &CommitEntry) -> u32 {
+    let of = |stamp: &StampId| commit.attempts.iter().find(|(s, _)| s == stamp).map(|(_, attempt)| *attempt);
+    of(&entry.stamp).unwrap_or(entry.attempt)
+}
+
+/// The record of an entry with what only the commit knows. The version of a unit that is no key of the scope is that of
+/// the key above it.
+#[must_use]
+pub fn fill(mut record: RunRecord, commit: &Commit, entry: &CommitEntry) -> RunRecord {
+    let above = || {
+        let of_entry = entry.scope.partitions().into_iter().filter(|key| key.covers(&record.partition));
+        of_entry.filter_map(|key| commit.partitions.partitions.get(&key)).next()
+    };
+    record.output_partition = commit.partitions.partitions.get(&record.partition).or_else(above).cloned();
+    record.status = RunStatus::Committed;
+    record.error = None;
+    record.attempt = committed_attempt(commit, entry);
+    record.output = Some(commit.version.clone());
+    record.kept.clone_from(&commit.kept);
+    record
+}
+
+/// What a delivery becomes as its stamp is committed; `None` where it stays. One that was withdrawn while the commit was
+/// on its way comes back, since its output is in production after all.
+pub fn delivery_at_commit(
+    state: DeliveryState,
+    of_committed_attempt: bool,
+    deliver: bool,
+    key_was_released: bool,
+) -> Option<DeliveryState> {
+    use DeliveryState::{Duplicate, Prepared, Released, Suppressed, Withdrawn};
+    match state {
+        Prepared | Withdrawn if of_committed_attempt => Some(match (key_was_released, deliver) {
+            (true, _) => Duplicate,
+            (false, true) => Released,
+            (false, false) => Suppressed,
+        }),
+        Prepared => Some(Withdrawn),
+        _ => None,
+    }
+}
+
+/// What suppressed deliveries of one key become as the key is released, given in the order in which they were prepared:
+/// the last one goes out, since it tells the latest numbers.
+pub fn deliveries_at_release(suppressed: usize, key_was_released: bool) -> Vec<DeliveryState> {
+    let mut states = vec![DeliveryState::Duplicate; suppressed];
+    if let (Some(last), false) = (states.last_mut(), key_was_released) {
+        *last = DeliveryState::Released;
+    }
+    states
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn day(d: i64) -> PartitionKey {
+        PartitionKey::of("day", d)
+    }
+
+    #[test]
+    fn overlaps_are_found_across_keys_of_different_depth() {
+        let set = |keys: &[PartitionKey]| keys.iter().cloned().collect::<BTreeSet<_>>();
+        let french = || PartitionKey::of("country", "FR").and("day", 1);
+        let check = |wanted: &[PartitionKey], held: &[PartitionKey], found: Option<PartitionKey>| {
+            assert_eq!(first_overlap(&set(wanted), &set(held)), found.as_ref(), "{wanted:?} {held:?}");
+        };
+        check(&[day(1), day(2)], &[day(2), day(3)], Some(day(2)));
+        check(&[day(1)], &[day(2), day(3)], None);
+        check(&[day(1)], &[french()], Some(french()));
+        check(&[day(1).and("country", "FR")], &[french()], Some(french()));
+        check(&[day(1).and("country", "DE")], &[french()], None);
+        check(&[PartitionKey::of("shard", 7)], &[french()], Some(french()));
+        check(&[PartitionKey::whole()], &[day(5)], Some(day(5)));
+        check(&[], &[day(5)], None);
+    }
+
+    #[test]
+    fn fast_answers_agree_with_comparing_each_with_each() {
+        let values: [Option<Value>; 3] = [None, Some(Value::Null), Some(Value::from(1))];
+        let mut keys = Vec::new();
+        for (a, b) in values.iter().flat_map(|a| values.iter().map(move |b| (a, b))) {
+            let key = a.iter().fold(PartitionKey::whole(), |k, v| k.and("a", (*v).clone()));
+            keys.push(b.iter().fold(key, |k, v| k.and("b", (*v).clone())));
+        }
+        for x in &keys {
+            for y in &keys {
+                let (xs, ys) = (BTreeSet::from([x.clone()]), BTreeSet::from([y.clone()]));
+                assert_eq!(first_overlap(&xs, &ys).is_some(), x.overlaps(y), "{x} {y}");
+                let mut covered = Covered::new();
+                assert!(!covered.insert(x, ()));
+                assert_eq!(covered.insert(y, ()), x.covers(y), "{x} {y}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_commit_is_never_undone_by_a_failure_that_is_told_late() {
+        use RunStatus::{Committed, Failed};
+        assert_eq!(upsert(None, Failed), Upsert::Append);
+        assert_eq!(upsert(Some(Failed), Failed), Upsert::InPlace);
+        assert_eq!(upsert(Some(Failed), Committed), Upsert::Append);
+        assert_eq!(upsert(Some(Committed), Failed), Upsert::Keep);
+        assert_eq!(upsert(Some(Committed), Committed), Upsert::Keep);
+    }
+
+    #[test]
+    fn an_event_is_delivered_once_and_with_the_latest_numbers() {
+        use DeliveryState::{Duplicate, Prepared, Released, Suppressed, Withdrawn};
+        assert_eq!(delivery_at_commit(Prepared, true, true, false), Some(Released));
+        assert_eq!(delivery_at_commit(Prepared, true, false, false), Some(Suppressed));
+        assert_eq!(delivery_at_commit(Prepared, true, true, true), Some(Duplicate));
+        assert_eq!(delivery_at_commit(Prepared, false, true, false), Some(Withdrawn));
+        assert_eq!(delivery_at_commit(Withdrawn, true, true, false), Some(Released));
+        assert_eq!(delivery_at_commit(Released, true, true, true), None);
+        assert_eq!(deliveries_at_release(2, false), [Duplicate, Released]);
+        assert_eq!(deliveries_at_release(2, true), [Duplicate, Duplicate]);
+    }
+}

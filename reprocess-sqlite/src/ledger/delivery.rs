@@ -1,0 +1,210 @@
+//! Deliveries, in the order in which they were prepared.
+
+use std::collections::BTreeSet;
+
+use chrono::{DateTime, Utc};
+use reprocess_core::Result;
+use reprocess_core::domain::ids::{Actor, BackfillId, RunId};
+use reprocess_core::ports::delivery::{Delivery, DeliveryRecord, DeliveryState};
+use reprocess_core::ports::ledger::{DeliveryFilter, rules};
+use reprocess_core::ports::writer::{StagedId, StampId};
+use sqlx::SqliteConnection;
+
+use super::row::{from_word, instant, json, micros, parsed, word};
+use crate::error::Doing;
+
+pub(super) async fn prepare(
+    conn: &mut SqliteConnection,
+    id: &StagedId,
+    backfill: Option<&BackfillId>,
+    batch: &[Delivery],
+    now: DateTime<Utc>,
+) -> Result<()> {
+    let stamp = json(&id.stamp)?;
+    // Once its output is committed, what was prepared for it may have been sent: preparing it again, after a lost reply,
+    // must not make it new.
+    let settled: bool = sqlx::query_scalar(
+        "SELECT EXISTS (SELECT 1 FROM reprocess_delivery
+                        WHERE stamp = ? AND attempt = ? AND state NOT IN ('prepared', 'withdrawn'))",
+    )
+    .bind(&stamp)
+    .bind(id.attempt)
+    .fetch_one(&mut *conn)
+    .await
+    .doing("look for deliveries")?;
+    if settled {
+        return Ok(());
+    }
+    sqlx::query("DELETE FROM reprocess_delivery WHERE stamp = ? AND attempt = ?")
+        .bind(&stamp)
+        .bind(id.attempt)
+        .execute(&mut *conn)
+        .await
+        .doing("replace deliveries")?;
+    for delivery in batch {
+        sqlx::query(
+            "INSERT INTO reprocess_delivery
+                 (stamp, attempt, run, generation, backfill, key, channel, payload, state, changed_us)
+             VALUES (?, ?, ?, ?, ?, ?, ?, ?, 'prepared', ?)",
+        )
+        .bind(&stamp)
+        .bind(id.attempt)
+        .bind(id.stamp.run.as_str())
+        .bind(id.stamp.generation)
+        .bind(backfill.map(BackfillId::as_str))
+        .bind(&delivery.key)
+        .bind(&delivery.channel)
+        .bind(json(&delivery.payload)?)
+        .bind(micros(now))
+        .execute(&mut *conn)
+        .await
+        .doing("prepare a delivery")?;
+    }
+    Ok(())
+}
+
+/// Withdraws what is prepared for a generation of a backfill.
+pub(super) async fn withdraw_backfill(
+    conn: &mut SqliteConnection,
+    id: &BackfillId,
+    generation: u32,
+    now: DateTime<Utc>,
+) -> Result<()> {
+    sqlx::query(
+        "UPDATE reprocess_delivery SET state = 'withdrawn', changed_us = ?
+         WHERE state = 'prepared' AND backfill = ? AND generation = ?",
+    )
+    .bind(micros(now))
+    .bind(id.as_str())
+    .bind(generation)
+    .execute(conn)
+    .await
+    .doing("withdraw deliveries")?;
+    Ok(())
+}
+
+/// Withdraws what is prepared for a stamp, whatever the attempt.
+pub(super) async fn withdraw_stamp(
+    conn: &mut SqliteConnection,
+    stamp: &StampId,
+    now: DateTime<Utc>,
+) -> Result<()> {
+    sqlx::query(
+        "UPDATE reprocess_delivery SET state = 'withdrawn', changed_us = ? WHERE state = 'prepared' AND stamp = ?",
+    )
+    .bind(micros(now))
+    .bind(json(stamp)?)
+    .execute(conn)
+    .await
+    .doing("withdraw deliveries")?;
+    Ok(())
+}
+
+/// The stamp was committed by an attempt. Without an instant, what changes keeps its own.
+pub(super) async fn commit(
+    conn: &mut SqliteConnection,
+    stamp: &StampId,
+    committed: u32,
+    deliver: bool,
+    at: Option<DateTime<Utc>>,
+) -> Result<()> {
+    let rows: Vec<(i64, u32, String, String)> = sqlx::query_as(
+        "SELECT position, attempt, key, state FROM reprocess_delivery WHERE stamp = ? ORDER BY position",
+    )
+    .bind(json(stamp)?)
+    .fetch_all(&mut *conn)
+    .await
+    .doing("read prepared deliveries")?;
+    for (position, attempt, key, state) in rows {
+        let released = was_released(conn, &key).await?;
+        let next = rules::delivery_at_commit(from_word(&state)?, attempt == committed, deliver, released);
+        if let Some(next) = next {
+            change(conn, position, next, None, at).await?;
+        }
+    }
+    Ok(())
+}
+
+pub(super) async fn release(
+    conn: &mut SqliteConnection,
+    keys: &[String],
+    by: &Actor,
+    now: DateTime<Utc>,
+) -> Result<u64> {
+    let mut count = 0;
+    for key in keys.iter().collect::<BTreeSet<_>>() {
+        let waiting: Vec<i64> = sqlx::query_scalar(
+            "SELECT position FROM reprocess_delivery WHERE state = 'suppressed' AND key = ? ORDER BY position",
+        )
+        .bind(key)
+        .fetch_all(&mut *conn)
+        .await
+        .doing("read suppressed deliveries")?;
+        let states = rules::deliveries_at_release(waiting.len(), was_released(conn, key).await?);
+        for (position, state) in waiting.into_iter().zip(states) {
+            let released = state == DeliveryState::Released;
+            change(conn, position, state, released.then_some(by), Some(now)).await?;
+            count += u64::from(released);
+        }
+    }
+    Ok(count)
+}
+
+async fn was_released(conn: &mut SqliteConnection, key: &str) -> Result<bool> {
+    sqlx::query_scalar(
+        "SELECT EXISTS (SELECT 1 FROM reprocess_delivery WHERE state = 'released' AND key = ?)",
+    )
+    .bind(key)
+    .fetch_one(conn)
+    .await
+    .doing("look for a released delivery")
+}
+
+async fn change(
+    conn: &mut SqliteConnection,
+    position: i64,
+    state: DeliveryState,
+    by: Option<&Actor>,
+    at: Option<DateTime<Utc>>,
+) -> Result<()> {
+    sqlx::query(
+        "UPDATE reprocess_delivery SET state = ?2, released_by = ?3, changed_us = coalesce(?4, changed_us)
+         WHERE position = ?1",
+    )
+    .bind(position)
+    .bind(word(&state)?)
+    .bind(by.map(Actor::as_str))
+    .bind(at.map(micros))
+    .execute(conn)
+    .await
+    .doing("change a delivery")?;
+    Ok(())
+}
+
+pub(super) async fn records(
+    conn: &mut SqliteConnection,
+    filter: &DeliveryFilter,
+) -> Result<Vec<DeliveryRecord>> {
+    type Row = (String, u32, Option<String>, String, String, String, String, i64);
+    let rows: Vec<Row> = sqlx::query_as(
+        "SELECT stamp, attempt, backfill, key, channel, payload, state, changed_us FROM reprocess_delivery
+         WHERE (?1 IS NULL OR backfill = ?1) AND (?2 IS NULL OR run = ?2) AND (?3 IS NULL OR state = ?3)
+         ORDER BY position",
+    )
+    .bind(filter.backfill.as_ref().map(BackfillId::as_str))
+    .bind(filter.run.as_ref().map(RunId::as_str))
+    .bind(filter.state.as_ref().map(word).transpose()?)
+    .fetch_all(conn)
+    .await
+    .doing("read deliveries")?;
+    let record = |(stamp, attempt, backfill, key, channel, payload, state, changed): Row| {
+        Ok(DeliveryRecord {
+            staged: StagedId { stamp: parsed(&stamp)?, attempt },
+            backfill: backfill.map(BackfillId::new),
+            delivery: Delivery { key, channel, payload: parsed(&payload)? },
+            state: from_word(&state)?,
+            changed_at: instant(changed)?,
+        })
+    };
+    rows.into_iter().map(record).collect()
+}

@@ -1,0 +1,92 @@
+//! Downstream partitions that were computed from what has changed since.
+
+use reprocess_core::Result;
+use reprocess_core::domain::ids::{JobName, RunId, TableId};
+use reprocess_core::domain::partition::PartitionKey;
+use reprocess_core::ports::ledger::{RunRecord, StalePartition};
+use sqlx::SqliteConnection;
+
+use super::place;
+use super::row::{json, number, parsed, signed};
+use crate::error::Doing;
+
+/// A run has seen what changed before its inputs were pinned.
+pub(super) async fn clear(conn: &mut SqliteConnection, record: &RunRecord, pinned_at: u64) -> Result<()> {
+    let shapes = place::shapes(conn, &record.table).await?;
+    let seen: Vec<_> = shapes.iter().map(|shape| shape.overlapping(&record.partition)).collect();
+    sqlx::query(CLEAR)
+        .bind(json(&seen)?)
+        .bind(signed(pinned_at)?)
+        .execute(conn)
+        .await
+        .doing("clear what is no longer stale")?;
+    Ok(())
+}
+
+pub(super) const CLEAR: &str = "
+    DELETE FROM reprocess_stale WHERE position <= ?2 AND (shape, partition) IN (
+        SELECT k.shape, k.partition FROM json_each(?1) AS p CROSS JOIN reprocess_stale AS k
+        ON k.shape = p.value ->> 'shape'
+            AND k.partition >= p.value ->> 'from' AND k.partition < p.value ->> 'until'
+        WHERE NOT EXISTS (
+            SELECT 1 FROM json_each(p.value, '$.segments') AS s
+            WHERE instr('/' || k.partition || '/', s.value) = 0))";
+
+/// Marks a partition that has a current run as stale because of a row.
+pub(super) async fn mark(
+    conn: &mut SqliteConnection,
+    (job, table, partition): &(JobName, TableId, PartitionKey),
+    because: &RunId,
+    position: i64,
+) -> Result<()> {
+    let covering = place::covering(conn, table, partition).await?;
+    let has_run: bool = sqlx::query_scalar(
+        "SELECT EXISTS (
+             SELECT 1 FROM json_each(?1) AS w CROSS JOIN reprocess_run AS r
+             ON r.is_current = 1 AND r.shape = w.value ->> 0 AND r.partition = w.value ->> 1)",
+    )
+    .bind(json(&covering)?)
+    .fetch_one(&mut *conn)
+    .await
+    .doing("look for a current run")?;
+    if !has_run {
+        return Ok(());
+    }
+    let shape = place::shape_of(conn, table, partition).await?;
+    sqlx::query(
+        "INSERT OR REPLACE INTO reprocess_stale (shape, partition, job, table_id, key, because, position)
+         VALUES (?, ?, ?, ?, ?, ?, ?)",
+    )
+    .bind(shape)
+    .bind(place::text(partition))
+    .bind(job.as_str())
+    .bind(table.as_str())
+    .bind(json(partition)?)
+    .bind(because.as_str())
+    .bind(position)
+    .execute(conn)
+    .await
+    .doing("mark a partition as stale")?;
+    Ok(())
+}
+
+/// By table, partition and job.
+pub(super) async fn all(conn: &mut SqliteConnection) -> Result<Vec<StalePartition>> {
+    type Row = (String, String, String, String, i64);
+    let rows: Vec<Row> = sqlx::query_as("SELECT job, table_id, key, because, position FROM reprocess_stale")
+        .fetch_all(conn)
+        .await
+        .doing("read what is stale")?;
+    let stale = |(job, table, key, because, position): Row| {
+        Ok(StalePartition {
+            job: JobName::new(job),
+            table: TableId::new(table),
+            partition: parsed(&key)?,
+            because: RunId::new(because),
+            position: number(position)?,
+        })
+    };
+    let mut stale = rows.into_iter().map(stale).collect::<Result<Vec<_>>>()?;
+    stale.sort_by(|a, b| (&a.table, &a.partition, &a.job).cmp(&(&b.table, &b.partition, &b.job)));
+    Ok(stale)
+}
