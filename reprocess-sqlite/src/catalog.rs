@@ -117,14 +117,6 @@ impl Managed {
         Ok(Some(Self { t, name: table_name(&spec.id), layout: Layout::own(Arc::new(schema))?, partitioning }))
     }
 
-    /// The table, or an error that names it.
-    pub(crate) async fn expect(connection: &mut SqliteConnection, spec: &TableSpec) -> Result<Self> {
-        Self::load(connection, spec).await?.ok_or_else(|| {
-            Error::not_found(format!("there is no table `{}` in the file", spec.id))
-                .with_advice("create it, or stage and commit rows to it first")
-        })
-    }
-
     /// Makes the table, with its index and triggers, in the caller's transaction.
     pub(crate) async fn create(
         connection: &mut SqliteConnection,
@@ -133,6 +125,9 @@ impl Managed {
     ) -> Result<Self> {
         check_name("table", spec.id.as_str())?;
         let layout = Layout::own(Arc::clone(schema))?;
+        if schema.fields().is_empty() {
+            return Err(Error::invalid("a table needs a column"));
+        }
         layout.check_partitioning(&spec.partitioning)?;
         let row = Sql::new("SELECT type FROM main.sqlite_schema WHERE name = ")
             .bind(spec.id.as_str())
@@ -210,7 +205,7 @@ impl Managed {
     }
 
     /// Adds the columns of the layout that the table lacks.
-    pub(crate) async fn extend(&mut self, connection: &mut SqliteConnection, layout: Layout) -> Result<()> {
+    pub(crate) async fn extend(&mut self, connection: &mut SqliteConnection, layout: &Layout) -> Result<()> {
         for field in layout.schema().fields() {
             if self.layout.field(field.name()).is_err() {
                 let column = definition(field)?;
@@ -219,7 +214,7 @@ impl Managed {
                     .await?;
             }
         }
-        self.layout = layout;
+        self.layout = self.layout.extended(layout)?;
         self.save_columns(connection).await
     }
 

@@ -138,15 +138,10 @@ impl Changes<'_> {
                 .keys_in(&slice.interval)
                 .filter_map(|value| self.partitioning.time_key(value))
                 .map(|key| {
-                    let dimensions = self.partitioning.dimensions().iter().map(|d| d.column());
-                    let only = slice.only.only(dimensions.filter(|d| *d != column));
-                    only.bound().fold(key, |key, (column, value)| key.and(column, value.clone()))
+                    slice.only.bound().fold(key, |key, (column, value)| key.and(column, value.clone()))
                 })
                 .collect(),
-            (Slice::Partitions(keys), _) => {
-                let dimensions: Vec<_> = self.partitioning.dimensions().iter().map(|d| d.column()).collect();
-                keys.iter().map(|key| key.only(dimensions.iter().copied())).collect()
-            }
+            (Slice::Partitions(keys), _) => keys.iter().cloned().collect(),
             _ => vec![PartitionKey::whole()],
         };
         Ok(self.versions(connection, &keys, at).await?.into_iter().max().unwrap_or(0))

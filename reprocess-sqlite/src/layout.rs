@@ -54,9 +54,6 @@ impl Layout {
     /// Columns that this backend writes. Refuses, by name, what it cannot store.
     pub(crate) fn own(schema: SchemaRef) -> Result<Self> {
         let mut names = BTreeSet::new();
-        if schema.fields().is_empty() {
-            return Err(Error::invalid("a table needs a column"));
-        }
         for field in schema.fields() {
             check_name("column", field.name())?;
             declared_type(field)?;
@@ -190,17 +187,6 @@ impl Layout {
         let same = |f: &Field| self.field(f.name()).is_ok_and(|ours| ours.data_type() == f.data_type());
         let added = self.schema.fields().iter().filter(|f| other.field(f.name()).is_err());
         fields.iter().all(|field| same(field)) && added.into_iter().all(|f| f.is_nullable())
-    }
-
-    /// Whether these columns are those of the other and nullable new ones.
-    pub(crate) fn adds_to(&self, other: &Self) -> bool {
-        let mut kept = self.schema.fields().iter().filter(|f| other.field(f.name()).is_ok());
-        let same = |f: &Field| {
-            other
-                .field(f.name())
-                .is_ok_and(|o| o.data_type() == f.data_type() && o.is_nullable() == f.is_nullable())
-        };
-        kept.all(|field| same(field)) && self.has_all_of(other)
     }
 
     /// The same columns and those of `other` that are new, nullable.

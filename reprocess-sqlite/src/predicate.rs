@@ -65,7 +65,7 @@ impl Rows<'_> {
         Ok(Sql::any(conditions))
     }
 
-    /// The rows of one key, which may bind columns that are no dimension.
+    /// The rows of one key.
     pub(crate) fn key(&self, key: &PartitionKey) -> Result<Sql> {
         let conditions = key.bound().map(|(column, value)| match (self.calendar(column), value) {
             (Some(calendar), value) if !value.is_null() => {
@@ -89,16 +89,10 @@ impl Rows<'_> {
         let select = Sql::new(format!("SELECT {} FROM ", self.layout.list("t.")));
         let condition = match slice {
             Slice::All => Sql::all(vec![]),
-            Slice::Partitions(keys) => {
-                let (ours, others): (Vec<_>, Vec<_>) =
-                    keys.iter().partition(|key| self.partitioning.check_key(key).is_ok());
-                let mut conditions = vec![self.keys(ours.into_iter())?];
-                for key in others {
-                    conditions.push(self.key(key)?);
-                }
-                Sql::any(conditions)
+            Slice::Partitions(keys) => self.keys(keys.iter())?,
+            Slice::Time(slice) => {
+                Sql::all(vec![self.time(slice)?, self.key(&self.partitioning.check_key(&slice.only)?)?])
             }
-            Slice::Time(slice) => Sql::all(vec![self.time(slice)?, self.key(&slice.only)?]),
             Slice::AsOf(slice) if slice.to.is_none() => return self.newest(from, slice),
             Slice::AsOf(slice) => self.effective(slice)?,
         };

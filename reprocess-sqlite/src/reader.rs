@@ -5,12 +5,13 @@ mod source;
 mod stream;
 
 use std::any::Any;
+use std::sync::Arc;
 
-use arrow_schema::SchemaRef;
+use arrow_schema::{Schema, SchemaRef};
 use async_trait::async_trait;
 use reprocess_core::domain::ids::{PartitionVersion, TableId, TableVersion};
 use reprocess_core::domain::slice::{Pin, Slice};
-use reprocess_core::ports::reader::{Availability, RowStream, SnapshotReader};
+use reprocess_core::ports::reader::{Availability, PinnedInput, RowStream, SnapshotReader};
 use reprocess_core::{Error, ErrorKind, Result};
 use sqlx::sqlite::SqliteConnection;
 
@@ -91,7 +92,12 @@ impl SqliteTable {
     /// The statement that selects the rows of a pin, after a look at whether they are still those.
     pub(crate) async fn pinned(&self, connection: &mut SqliteConnection, pin: &Pin) -> Result<(Sql, Layout)> {
         check_table(pin, &self.spec().id)?;
-        let table = Managed::expect(connection, self.spec()).await?;
+        let Some(table) = Managed::load(connection, self.spec()).await? else {
+            if pin.content != partition_version(0) {
+                return Err(broken(pin, "the table is not there any more"));
+            }
+            return Ok((Sql::new("SELECT NULL WHERE 0"), Layout::own(Arc::new(Schema::empty()))?));
+        };
         let now = table.changes().slice(connection, &pin.slice, NOW).await?;
         if partition_version(now) != pin.content {
             return Err(broken(pin, "the rows have changed since"));
@@ -100,26 +106,33 @@ impl SqliteTable {
     }
 }
 
-/// The statement that selects the rows of a pin through a reader of this file, and its columns.
+/// The statement that selects the rows of an input of a query, and its columns. Readers are those of this file.
 pub(crate) async fn pinned(
     database: &SqliteDatabase,
-    reader: &dyn SnapshotReader,
+    input: &PinnedInput,
     connection: &mut SqliteConnection,
-    pin: &Pin,
 ) -> Result<(Sql, Layout)> {
-    let any: &dyn Any = reader;
-    if let Some(table) = any.downcast_ref::<SqliteTable>()
-        && table.database().is_same_file(database)
-    {
-        return table.pinned(connection, pin).await;
-    }
-    if let Some(source) = any.downcast_ref::<SqliteSource>()
-        && source.database().is_same_file(database)
-    {
-        return source.pinned(connection, pin).await;
+    let writer = input.writer.as_deref().filter(|_| !input.staged.is_empty());
+    if let Some(writer) = writer {
+        let any: &dyn Any = writer;
+        if let Some(table) = any.downcast_ref::<SqliteTable>().filter(|t| t.database().is_same_file(database))
+        {
+            return table.overlaid(connection, &input.staged, &input.pin).await;
+        }
+    } else {
+        let any: &dyn Any = input.reader.as_ref();
+        if let Some(table) = any.downcast_ref::<SqliteTable>().filter(|t| t.database().is_same_file(database))
+        {
+            return table.pinned(connection, &input.pin).await;
+        }
+        if let Some(source) =
+            any.downcast_ref::<SqliteSource>().filter(|s| s.database().is_same_file(database))
+        {
+            return source.pinned(connection, &input.pin).await;
+        }
     }
     Err(Error::new(ErrorKind::Unsupported, "a query reads tables of its own file only")
-        .with_context("table", &pin.table)
+        .with_context("table", &input.pin.table)
         .with_context("file", database.path().display())
         .with_advice("write the transform in Rust, or copy the input into the file"))
 }

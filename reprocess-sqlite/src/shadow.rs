@@ -41,23 +41,9 @@ impl StagedReader for SqliteTable {
     }
 
     async fn read_overlaid(&self, staged: &[Staged], pin: &Pin) -> Result<(SchemaRef, RowStream)> {
-        check_table(pin, &self.spec().id)?;
-        let after =
-            seq_of(&pin.version).ok_or_else(|| unknown_version(&pin.version, self.spec().id.as_str()))?;
         let mut tx = self.database().begin_read().await?;
-        let table = Managed::load(&mut tx, self.spec()).await?;
-        if let Some(table) = &table {
-            for key in table.changes().since(&mut tx, after).await? {
-                let replaced = staged.iter().any(|staged| staged.scope.covers(&key));
-                if !replaced && pin.slice.may_hold(&self.spec().partitioning, &key) {
-                    return Err(broken(pin, &format!("partition {key} has changed since")));
-                }
-            }
-        }
-        let overlay = overlay::of(self, &mut tx, table.as_ref(), staged).await?;
-        let rows = Rows { layout: &overlay.layout, partitioning: &self.spec().partitioning };
-        let select = rows.select(overlay.from, &pin.slice)?;
-        Ok(stream(tx, select, overlay.layout, ErrorKind::Corrupt, self.database().config().batch_rows))
+        let (select, layout) = self.overlaid(&mut tx, staged, pin).await?;
+        Ok(stream(tx, select, layout, ErrorKind::Corrupt, self.database().config().batch_rows))
     }
 
     async fn profile_after(&self, staged: &Staged, spec: &ProfileSpec) -> Result<Vec<Profile>> {
@@ -86,6 +72,34 @@ impl StagedReader for SqliteTable {
 }
 
 impl SqliteTable {
+    /// The statement that selects the rows of a pin as they would be with staged sets committed, and its columns.
+    /// Outside of the scopes of the sets nothing may have changed since the pin was taken.
+    pub(crate) async fn overlaid(
+        &self,
+        connection: &mut SqliteConnection,
+        staged: &[Staged],
+        pin: &Pin,
+    ) -> Result<(Sql, Layout)> {
+        check_table(pin, &self.spec().id)?;
+        if staged.is_empty() {
+            return self.pinned(connection, pin).await;
+        }
+        let after =
+            seq_of(&pin.version).ok_or_else(|| unknown_version(&pin.version, self.spec().id.as_str()))?;
+        let table = Managed::load(connection, self.spec()).await?;
+        if let Some(table) = &table {
+            for key in table.changes().since(connection, after).await? {
+                let replaced = staged.iter().any(|staged| staged.scope.covers(&key));
+                if !replaced && pin.slice.may_hold(&self.spec().partitioning, &key) {
+                    return Err(broken(pin, &format!("partition {key} has changed since")));
+                }
+            }
+        }
+        let overlay = overlay::of(self, connection, table.as_ref(), staged).await?;
+        let rows = Rows { layout: &overlay.layout, partitioning: &self.spec().partitioning };
+        Ok((rows.select(overlay.from, &pin.slice)?, overlay.layout))
+    }
+
     async fn rows_of(
         &self,
         connection: &mut SqliteConnection,

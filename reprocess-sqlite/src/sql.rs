@@ -56,11 +56,6 @@ pub(crate) fn ident(name: &str) -> String {
     format!("\"{}\"", name.replace('"', "\"\""))
 }
 
-/// A text literal, for the few places where SQLite takes no bound value.
-pub(crate) fn literal(text: &str) -> String {
-    format!("'{}'", text.replace('\'', "''"))
-}
-
 /// Text with values in it, which are numbered when it is run.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Sql(Vec<Piece>);
@@ -184,9 +179,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_and_literals_cannot_end_early() {
+    fn names_cannot_end_early() {
         assert_eq!(ident(r#"a"b"#), r#""a""b""#);
-        assert_eq!(literal("a'b"), "'a''b'");
     }
 
     #[test]

@@ -9,7 +9,7 @@ mod query;
 mod stage;
 mod stamps;
 
-use arrow_schema::SchemaRef;
+use arrow_schema::{Schema, SchemaRef};
 use async_trait::async_trait;
 use reprocess_core::domain::ids::TableId;
 use reprocess_core::domain::job::TableSpec;
@@ -150,13 +150,15 @@ impl PartitionWriter for SqliteTable {
 
     async fn profile(&self, scope: &Scope, spec: &ProfileSpec) -> Result<(Base, Vec<Profile>)> {
         let mut tx = self.database.begin_read().await?;
-        let table = Managed::expect(&mut tx, &self.spec).await?;
-        let base = base_of(&mut tx, Some(&table), &scope.partitions()).await?;
-        let profiles = self
-            .profiles(&mut tx, table.from(), &table.layout, scope, spec)
-            .await
-            .map_err(|e| self.in_table(e))?;
-        Ok((base, profiles))
+        let table = Managed::load(&mut tx, &self.spec).await?;
+        let base = base_of(&mut tx, table.as_ref(), &scope.partitions()).await?;
+        let profiles = match table {
+            Some(table) => self.profiles(&mut tx, table.from(), &table.layout, scope, spec).await,
+            // Without a table there are no columns for the spec to name.
+            None => ScopeProfiler::new(&self.spec.partitioning, scope, &Schema::empty(), &ProfileSpec::new())
+                .map(ScopeProfiler::finish),
+        };
+        Ok((base, profiles.map_err(|e| self.in_table(e))?))
     }
 
     async fn stage(&self, request: &StageRequest, rows: Rows) -> Result<Staged> {

@@ -49,6 +49,7 @@ pub(super) async fn apply(
         let fits = match &entry.change {
             Change::Apply(staged) => apply_staged(table, connection, &mut managed, &step, staged).await?,
             Change::Restore(kept) => keep::restore(connection, &mut managed, &step, kept).await?,
+            Change::Adopt => return Err(Error::invalid("an adopted commit is only told to the ledger")),
         };
         if !fits {
             return Ok(None);
@@ -78,7 +79,7 @@ async fn existing(
     let Some(managed) = managed else {
         let staged = entries.iter().find_map(|entry| match &entry.change {
             Change::Apply(staged) => Some(staged),
-            Change::Restore(_) => None,
+            Change::Restore(_) | Change::Adopt => None,
         });
         let staged = staged.ok_or_else(|| Error::not_found("there is no table to restore partitions of"))?;
         return Managed::create(connection, table.spec(), &staged.schema).await.map(Some);
@@ -163,7 +164,7 @@ fn may_change(managed: &Managed, layout: &Layout, policy: SchemaPolicy) -> bool 
     match policy {
         SchemaPolicy::Refuse => false,
         SchemaPolicy::Rebuild => true,
-        SchemaPolicy::AddNullable => layout.adds_to(&managed.layout),
+        SchemaPolicy::AddNullable => layout.has_all_of(&managed.layout),
     }
 }
 
@@ -175,7 +176,7 @@ async fn change(
 ) -> Result<()> {
     match policy {
         SchemaPolicy::Rebuild => managed.rebuild(connection, layout).await,
-        _ => managed.extend(connection, layout).await,
+        _ => managed.extend(connection, &layout).await,
     }
 }
 

@@ -5,9 +5,9 @@ use std::any::Any;
 use reprocess_core::domain::partition::PartitionKey;
 use reprocess_core::ports::ledger::{Fence, RunLedger};
 use reprocess_core::ports::writer::{
-    Change, Commit, CommitEntry, CommitOutcome, CommitRequest, Moved, MovedBy, Op, StampId,
+    Change, Commit, CommitEntry, CommitOutcome, CommitRequest, Moved, MovedBy, StampId,
 };
-use reprocess_core::{Error, Result};
+use reprocess_core::{Error, ErrorKind, Result};
 use sqlx::{Sqlite, Transaction};
 
 use super::apply::{Applied, apply};
@@ -105,12 +105,16 @@ async fn decide(
     let Some(applied) = apply(table, tx, managed, &open, request.keep).await? else {
         return Ok(CommitOutcome::SchemaChanged);
     };
-    let commit = finish(request, ledger, tx, applied, &open, earlier).await?;
-    Ok(CommitOutcome::Committed(commit))
+    match finish(table, request, ledger, tx, applied, &open, earlier).await {
+        // The ledger has given the task to a later attempt.
+        Err(e) if e.kind() == ErrorKind::State => Ok(CommitOutcome::Fenced),
+        finished => finished.map(CommitOutcome::Committed),
+    }
 }
 
 /// Stamps, and the ledger's rows where they belong into the same transaction.
 async fn finish(
+    table: &SqliteTable,
     request: &CommitRequest<'_>,
     ledger: Ledger<'_>,
     tx: &mut Transaction<'static, Sqlite>,
@@ -120,12 +124,12 @@ async fn finish(
 ) -> Result<Commit> {
     let Applied { managed, seq } = applied;
     let keys: Vec<_> = request.entries.iter().flat_map(|entry| entry.scope.partitions()).collect();
-    let completed: Vec<_> = open.iter().map(|entry| (entry.stamp.clone(), entry.attempt)).collect();
+    let completed: Vec<_> = open.iter().map(|entry| (entry.stamp.clone(), attempt(entry))).collect();
     let mut commit = Commit {
         version: table_version(seq),
         partitions: base_of(tx, Some(&managed), &keys).await?,
         attempts: earlier.into_iter().chain(completed.iter().cloned()).collect(),
-        kept: request.keep.then(|| keep::kept(seq)),
+        kept: request.keep.then(|| keep::kept(&table.spec().id, seq)),
         recorded: false,
     };
     if let Ledger::Here(ledger) = ledger {
@@ -136,38 +140,47 @@ async fn finish(
     Ok(commit)
 }
 
+/// A later attempt may commit what an earlier one staged; deliveries stand under the one that staged.
+fn attempt(entry: &CommitEntry) -> u32 {
+    match &entry.change {
+        Change::Apply(staged) => staged.id.attempt,
+        Change::Restore(_) | Change::Adopt => entry.attempt,
+    }
+}
+
 fn check(table: &SqliteTable, request: &CommitRequest<'_>) -> Result<()> {
     if request.entries.is_empty() {
         return Err(Error::invalid("a commit without entries would do nothing"));
     }
-    if let Some(fence) = request.fence.filter(|fence| fence.table != table.spec().id) {
-        return Err(Error::invalid(format!("the fence is of table `{}`", fence.table)));
-    }
     for (place, entry) in request.entries.iter().enumerate() {
-        let fits = match &entry.change {
-            Change::Apply(staged) => staged.scope == entry.scope && entry.stamp.op != Op::Restore,
-            Change::Restore(_) => entry.stamp.op == Op::Restore,
-        };
-        if !fits {
-            return Err(Error::invalid("an entry has another scope or operation than what it commits")
-                .with_context("stamp", &entry.stamp));
-        }
-        let twice = request
-            .entries
-            .iter()
-            .take(place)
-            .find(|other| other.stamp == entry.stamp || other.scope.overlaps(&entry.scope));
-        if let Some(other) = twice {
+        check_entry(table, request, entry).map_err(|e| e.with_context("stamp", &entry.stamp))?;
+        let mut before = request.entries.iter().take(place);
+        if let Some(other) = before.find(|o| o.stamp == entry.stamp || o.scope.overlaps(&entry.scope)) {
             return Err(Error::invalid("two entries of one commit touch the same partitions")
                 .with_context("stamp", &entry.stamp)
                 .with_context("stamp", &other.stamp));
         }
-        for key in entry.scope.partitions() {
-            table.spec().partitioning.check_key(&key)?;
-            if !request.base.partitions.contains_key(&key) {
-                return Err(Error::invalid("the base says nothing of a partition of the commit")
-                    .with_context("partition", &key));
-            }
+    }
+    Ok(())
+}
+
+fn check_entry(table: &SqliteTable, request: &CommitRequest<'_>, entry: &CommitEntry) -> Result<()> {
+    match &entry.change {
+        Change::Apply(staged) if staged.scope == entry.scope && staged.id.stamp == entry.stamp => {}
+        Change::Apply(_) => {
+            return Err(Error::invalid("an entry has another stamp or scope than its staged set"));
+        }
+        Change::Restore(_) => {}
+        Change::Adopt => return Err(Error::invalid("an adopted commit is only told to the ledger")),
+    }
+    for key in entry.scope.partitions() {
+        let refuse = |message: &str| Err(Error::invalid(message).with_context("partition", &key));
+        table.spec().partitioning.check_key(&key)?;
+        if !request.base.partitions.contains_key(&key) {
+            return refuse("the base does not hold a partition of the commit");
+        }
+        if request.fence.is_some_and(|f| f.table != table.spec().id || !f.scope.covers(&key)) {
+            return refuse("the fence is not one for the scope of the commit");
         }
     }
     Ok(())

@@ -6,6 +6,7 @@
 use std::sync::Arc;
 
 use arrow_schema::Schema;
+use reprocess_core::domain::ids::TableId;
 use reprocess_core::domain::partition::PartitionKey;
 use reprocess_core::domain::scope::Scope;
 use reprocess_core::domain::slice::Kept;
@@ -77,14 +78,17 @@ struct Found {
 }
 
 /// What is told of the rows that the commit of a number replaced.
-pub(super) fn kept(seq: i64) -> Kept {
-    Kept(serde_json::json!({ "seq": seq }))
+pub(super) fn kept(table: &TableId, seq: i64) -> Kept {
+    Kept(serde_json::json!({ "table": table, "seq": seq }))
 }
 
-fn seq_of(kept: &Kept) -> Result<i64> {
-    kept.0.get("seq").and_then(serde_json::Value::as_i64).ok_or_else(|| {
-        Error::new(ErrorKind::Corrupt, "what names the kept rows was not written by this backend")
-    })
+fn seq_of(kept: &Kept, name: &str) -> Result<i64> {
+    let here = kept.0.get("table").and_then(|table| table.as_str()).map(ident).as_deref() == Some(name);
+    kept.0
+        .get("seq")
+        .and_then(serde_json::Value::as_i64)
+        .filter(|_| here)
+        .ok_or_else(|| Error::new(ErrorKind::Corrupt, "what is to be restored was not kept by this table"))
 }
 
 /// Notes an entry, and answers where its rows go.
@@ -200,9 +204,9 @@ pub(super) async fn restore(
     step: &Step<'_>,
     kept: &Kept,
 ) -> Result<bool> {
-    let found = find(connection, managed, seq_of(kept)?).await?;
+    let found = find(connection, managed, seq_of(kept, &managed.name)?).await?;
     if found.is_empty() {
-        return Err(Error::not_found("the replaced rows are not kept any more")
+        return Err(Error::new(ErrorKind::State, "what the commit replaced is no longer kept")
             .with_advice("re-run the partitions with the earlier logic instead"));
     }
     let covered = |key: &PartitionKey| found.iter().any(|f| f.entry.covers(key));
@@ -339,9 +343,9 @@ async fn find(connection: &mut SqliteConnection, managed: &Managed, seq: i64) ->
 /// Frees the rows that a commit kept.
 pub(super) async fn forget(table: &SqliteTable, kept: &Kept) -> Result<()> {
     let what = "free kept rows";
-    let seq = seq_of(kept)?;
     let mut tx = table.database().begin_write().await?;
     let Some(managed) = Managed::load(&mut tx, table.spec()).await? else { return Ok(()) };
+    let seq = seq_of(kept, &managed.name)?;
     for found in find(&mut tx, &managed, seq).await? {
         Sql::new(format!("DELETE FROM main.reprocess_kept_rows_{} WHERE reprocess_seq = ", found.slot.rows))
             .bind(seq)

@@ -8,7 +8,6 @@ use reprocess_core::domain::value::Value;
 use reprocess_core::ports::reader::RowStream;
 use reprocess_core::ports::writer::Query;
 use reprocess_core::{Error, ErrorKind, Result};
-use sqlx::Row;
 use sqlx::sqlite::SqliteConnection;
 use sqlx::{AssertSqlSafe, Column, Executor, SqlSafeStr, Statement};
 
@@ -33,9 +32,8 @@ pub(super) async fn run(
     let user = with_values(&query.sql, &query.params)?;
     let mut with = Vec::new();
     for (name, input) in &query.inputs {
-        let (select, _) = pinned(database, input.reader.as_ref(), &mut tx, &input.pin)
-            .await
-            .map_err(|e| e.with_context("input", name))?;
+        let (select, _) =
+            pinned(database, input, &mut tx).await.map_err(|e| e.with_context("input", name))?;
         with.push(Sql::new(format!("{} AS (", ident(name))).then(select).text(")"));
     }
     let prefix = with.into_iter().enumerate().fold(Sql::default(), |sql, (place, input)| {

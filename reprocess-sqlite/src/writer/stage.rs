@@ -25,8 +25,10 @@ pub(super) async fn stage(table: &SqliteTable, request: &StageRequest, rows: Row
     for key in request.scope.partitions() {
         spec.partitioning.check_key(&key)?;
     }
-    if request.schema == SchemaPolicy::Rebuild && !request.scope.is_whole_table() {
-        return Err(Error::invalid("a table is rebuilt as a whole").with_context("scope", &request.scope));
+    if request.schema == SchemaPolicy::Rebuild
+        && !(request.scope.is_whole_table() && request.intent == Intent::Replace)
+    {
+        return Err(Error::invalid("only a replace of the whole table rebuilds it with other columns"));
     }
     let mut tx = table.database().begin_read().await?;
     let current = Managed::load(&mut tx, spec).await?.map(|table| table.layout);
