@@ -4,5 +4,6 @@ pub mod engine;
 pub mod error;
 pub mod memory;
 pub mod ports;
+pub mod render;
 
 pub use error::{Error, ErrorKind, Result};
