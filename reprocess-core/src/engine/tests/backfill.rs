@@ -6,8 +6,8 @@ use crate::domain::plan::{RollbackRequest, SkipReason};
 use crate::domain::request::{Inputs, Mode, Order, Request};
 use crate::engine::Submission;
 use crate::error::ErrorKind;
-use crate::ports::ledger::{BackfillState, DeliveryFilter, LedgerReader, TaskState};
 use crate::ports::delivery::DeliveryState;
+use crate::ports::ledger::{BackfillState, DeliveryFilter, LedgerReader, TaskState};
 
 #[tokio::test]
 async fn a_backfill_replaces_the_planned_days_and_no_other() {
@@ -48,9 +48,15 @@ async fn several_days_in_one_commit_are_one_row_each() {
     shop.scheduled("revenue", 1, 5).await;
     let done = shop.backfill(&fix(1, 5).with_partitions_per_commit(3)).await;
     assert_eq!(done.tasks.len(), 2);
-    assert_eq!(revenues(&shop).await, ["01 FR 10000", "02 FR 7000", "03 FR 3000", "04 FR 2000", "05 FR 1000"]);
+    assert_eq!(
+        revenues(&shop).await,
+        ["01 FR 10000", "02 FR 7000", "03 FR 3000", "04 FR 2000", "05 FR 1000"]
+    );
     let rows = shop.ledger.changes(&"fix".into()).await.unwrap();
-    assert_eq!(rows.iter().map(|r| r.record.partition.clone()).collect::<Vec<_>>(), (1..=5).map(day).collect::<Vec<_>>());
+    assert_eq!(
+        rows.iter().map(|r| r.record.partition.clone()).collect::<Vec<_>>(),
+        (1..=5).map(day).collect::<Vec<_>>()
+    );
     let second = &rows[1].record;
     assert_eq!(second.after.as_ref().unwrap().totals["cents"].to_string(), "7000");
     let again = shop.engine().plan(&fix(1, 5).with_partitions_per_commit(3)).await.unwrap();
@@ -103,7 +109,10 @@ async fn only_what_a_retry_can_help_is_retried() {
     shop.switches.fails_on.store(99, Ordering::SeqCst);
     let done = shop.backfill(&fix(1, 1)).await;
     let note = done.tasks[0].note.clone().unwrap();
-    assert!(note.starts_with("the transform panicked: out of cheese (job revenue, partition day=2026-10-01"), "{note}");
+    assert!(
+        note.starts_with("the transform panicked: out of cheese (job revenue, partition day=2026-10-01"),
+        "{note}"
+    );
 }
 
 #[tokio::test]
@@ -203,8 +212,13 @@ async fn a_day_that_moves_between_plan_and_commit_is_left_alone() {
     let late = crate::engine::RunRequest::scheduled("late-1", "revenue", day(1));
     let _ = engine.run(&late, &worker("schedule")).await.unwrap();
     let done = engine.execute(&"fix".into(), &worker("w1"), |_| {}).await.unwrap();
-    assert_eq!(done.tasks.iter().map(|t| t.state).collect::<Vec<_>>(), [TaskState::Failed, TaskState::Committed]);
-    assert!(done.tasks[0].note.as_ref().unwrap().starts_with("production moved since the plan: day=2026-10-01"));
+    assert_eq!(
+        done.tasks.iter().map(|t| t.state).collect::<Vec<_>>(),
+        [TaskState::Failed, TaskState::Committed]
+    );
+    assert!(
+        done.tasks[0].note.as_ref().unwrap().starts_with("production moved since the plan: day=2026-10-01")
+    );
     assert_eq!(revenues(&shop).await, ["01 FR 15001", "02 FR 7000"]);
 }
 
@@ -277,6 +291,10 @@ async fn a_backfill_sends_nothing_until_it_is_released_by_name() {
     assert!(suppressed.contains(&"receipt-6".to_owned()), "{suppressed:?}");
     let now = crate::ports::clock::Clock::now(shop.clock.as_ref());
     use crate::ports::ledger::RunLedger;
-    let sent = shop.ledger.release_deliveries(&["receipt-5".into(), "receipt-6".into()], &"ann".into(), now).await.unwrap();
+    let sent = shop
+        .ledger
+        .release_deliveries(&["receipt-5".into(), "receipt-6".into()], &"ann".into(), now)
+        .await
+        .unwrap();
     assert_eq!(sent, 1, "the receipt of order 5 went out before");
 }

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 
 use super::faults::{Fault, FaultyLedger, FaultyTable, Fuse};
 use super::shop::{Shop, fix, revenues, worker};
-use crate::domain::ids::BackfillId;
+use crate::domain::ids::{Actor, BackfillId};
 use crate::domain::request::Mode;
 use crate::engine::Publication;
 use crate::ports::delivery::DeliveryState;
@@ -18,7 +18,8 @@ async fn left(shop: &Shop) -> (Vec<String>, Vec<String>, Vec<String>) {
         .iter()
         .map(|r| {
             let (before, after) = (r.record.before.as_ref(), r.record.after.as_ref());
-            let cents = |p: Option<&crate::domain::profile::Profile>| p.and_then(|p| p.totals.get("cents").copied());
+            let cents =
+                |p: Option<&crate::domain::profile::Profile>| p.and_then(|p| p.totals.get("cents").copied());
             format!("{} {:?} {:?} {:?}", r.record.partition, r.record.status, cents(before), cents(after))
         })
         .collect();
@@ -40,9 +41,9 @@ async fn check(n: i64, fault: Fault, mode: Mode, clean: &(Vec<String>, Vec<Strin
     let ledger = Arc::new(FaultyLedger { inner: shop.ledger.clone(), fuse: fuse.clone() });
     let table = Arc::new(FaultyTable { inner: shop.revenue.clone(), fuse: fuse.clone() });
     let faulty = shop.engine_over(ledger, table);
-    let id = BackfillId::from("fix");
+    let (id, ann, first) = (BackfillId::from("fix"), Actor::from("ann"), worker("w1"));
     tokio::select! {
-        done = faulty.execute(&id, &worker("w1"), |_| {}) => {
+        done = faulty.execute(&id, &first, |_| {}) => {
             let _ = done.unwrap_or_else(|e| panic!("call {n}, {fault:?}: {e}"));
         }
         () = fuse.died() => {}
@@ -51,7 +52,7 @@ async fn check(n: i64, fault: Fault, mode: Mode, clean: &(Vec<String>, Vec<Strin
         let _ = shop.engine().execute(&id, &worker("w2"), |_| {}).await.unwrap();
         shop.accept("fix").await;
         tokio::select! {
-            done = faulty.publish(&id, &"ann".into(), &worker("w1")) => {
+            done = faulty.publish(&id, &ann, &first) => {
                 let done = done.unwrap_or_else(|e| panic!("call {n}, {fault:?}: {e}"));
                 assert_eq!(done, Publication::Published, "call {n}, {fault:?}");
             }

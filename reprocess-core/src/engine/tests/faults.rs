@@ -58,7 +58,7 @@ impl Fuse {
     async fn around<T>(&self, call: impl Future<Output = Result<T>>) -> Result<T> {
         let now = self.left.fetch_sub(1, Ordering::SeqCst) == 0;
         if now && self.fault == Fault::DiesBefore {
-            self.die().await;
+            self.die::<()>().await;
         }
         let answer = call.await;
         match (now, self.fault) {
@@ -192,7 +192,10 @@ impl LedgerReader for FaultyLedger {
         self.inner.recent(job, limit).await
     }
 
-    async fn outdated(&self, versions: &std::collections::BTreeMap<JobName, LogicVersion>) -> Result<Vec<Outdated>> {
+    async fn outdated(
+        &self,
+        versions: &std::collections::BTreeMap<JobName, LogicVersion>,
+    ) -> Result<Vec<Outdated>> {
         self.inner.outdated(versions).await
     }
 

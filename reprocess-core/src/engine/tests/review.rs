@@ -28,7 +28,8 @@ async fn a_shadow_changes_nothing_until_it_is_approved_and_published() {
     let engine = shop.engine();
     let review = engine.review(&"fix".into()).await.unwrap();
     // Day 2 loses a row, which nobody predicted; day 1 and 3 are as predicted.
-    let decisions: Vec<_> = review.outputs.iter().map(|o| o.result.verdict.as_ref().unwrap().decision).collect();
+    let decisions: Vec<_> =
+        review.outputs.iter().map(|o| o.result.verdict.as_ref().unwrap().decision).collect();
     assert_eq!(decisions, [Decision::Approve, Decision::Review, Decision::Approve]);
     let error = engine.publish(&"fix".into(), &"ann".into(), &worker("w1")).await.unwrap_err();
     assert!(error.message().starts_with("the staged outputs are not approved"));
@@ -37,7 +38,10 @@ async fn a_shadow_changes_nothing_until_it_is_approved_and_published() {
     assert_eq!(published, Publication::Published);
     assert_eq!(revenues(&shop).await, ["01 FR 10000", "02 FR 7000", "03 FR 3000"]);
     assert_eq!(shop.ledger.changes(&"fix".into()).await.unwrap().len(), 3);
-    assert_eq!(engine.publish(&"fix".into(), &"ann".into(), &worker("w1")).await.unwrap(), Publication::Published);
+    assert_eq!(
+        engine.publish(&"fix".into(), &"ann".into(), &worker("w1")).await.unwrap(),
+        Publication::Published
+    );
 }
 
 #[tokio::test]
@@ -65,9 +69,15 @@ async fn a_day_that_moved_under_the_shadow_is_staged_again_and_only_that() {
     assert_eq!(done.state, BackfillState::AwaitingReview);
     assert_eq!(shop.switches.computed.load(Ordering::SeqCst), computed + 1);
     let error = engine.publish(&"fix".into(), &"ann".into(), &worker("w1")).await.unwrap_err();
-    assert!(error.message().starts_with("the staged outputs are not approved"), "the approval was for other outputs");
+    assert!(
+        error.message().starts_with("the staged outputs are not approved"),
+        "the approval was for other outputs"
+    );
     shop.accept("fix").await;
-    assert_eq!(engine.publish(&"fix".into(), &"ann".into(), &worker("w1")).await.unwrap(), Publication::Published);
+    assert_eq!(
+        engine.publish(&"fix".into(), &"ann".into(), &worker("w1")).await.unwrap(),
+        Publication::Published
+    );
     assert_eq!(revenues(&shop).await, ["01 FR 10000", "02 FR 7011", "03 FR 3000"]);
 }
 
@@ -118,8 +128,12 @@ async fn a_cumulative_shadow_reads_its_own_shadow_in_order_and_goes_on_after_a_f
     assert_eq!(done.state, BackfillState::AwaitingReview, "{:?}", done.tasks);
     assert_eq!(contents(&shop.balance).await, production);
     shop.accept("fix").await;
-    assert_eq!(engine.publish(&"fix".into(), &"ann".into(), &worker("w1")).await.unwrap(), Publication::Published);
-    let balance = ["10000 2026-10-01", "17000 2026-10-02", "20000 2026-10-03", "22000 2026-10-04", "23000 2026-10-05"];
+    assert_eq!(
+        engine.publish(&"fix".into(), &"ann".into(), &worker("w1")).await.unwrap(),
+        Publication::Published
+    );
+    let balance =
+        ["10000 2026-10-01", "17000 2026-10-02", "20000 2026-10-03", "22000 2026-10-04", "23000 2026-10-05"];
     assert_eq!(contents(&shop.balance).await, balance);
     assert_eq!(shop.ledger.stale().await.unwrap(), []);
 }
@@ -132,7 +146,10 @@ async fn an_abort_leaves_production_and_frees_the_partitions() {
     let _ = shop.backfill(&shadow(1, 2, &[])).await;
     let engine = shop.engine();
     engine.abort(&"fix".into(), &"bob".into(), "the prediction was wrong").await.unwrap();
-    assert_eq!(engine.backfill(&"fix".into()).await.unwrap().note.as_deref(), Some("the prediction was wrong"));
+    assert_eq!(
+        engine.backfill(&"fix".into()).await.unwrap().note.as_deref(),
+        Some("the prediction was wrong")
+    );
     assert_eq!(revenues(&shop).await, before);
     assert!(engine.publish(&"fix".into(), &"ann".into(), &worker("w1")).await.is_err());
     let again = engine.plan(&shadow(1, 2, &[])).await.unwrap();

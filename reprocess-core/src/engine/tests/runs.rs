@@ -33,8 +33,6 @@ async fn an_unchanged_partition_is_skipped_unless_the_table_moved() {
     // Somebody else writes the same rows again: another version, the same content.
     let same = super::shop::contents(&shop.revenue).await;
     let scope = Scope::key(day(1)).unwrap();
-    let rows = super::shop::orders(&[]);
-    drop(rows);
     let version = crate::ports::reader::SnapshotReader::current(&shop.revenue).await.unwrap();
     let batch = read_revenue(&shop).await;
     shop.revenue.replace_unmanaged(&scope, &batch).unwrap();
@@ -66,7 +64,8 @@ async fn a_lease_that_another_holds_is_waited_for_left_or_refused() {
     let engine = shop.engine();
     let scope = Scope::key(day(1)).unwrap();
     let ttl = std::time::Duration::from_secs(60);
-    let hold = || shop.ledger.acquire(&shop_table(), &scope, &"other".into(), ttl, Clock::now(shop.clock.as_ref()));
+    let (table, other) = (revenue_table(), worker("other"));
+    let hold = || shop.ledger.acquire(&table, &scope, &other, ttl, shop.clock.now());
     hold().await.unwrap().unwrap();
     let run = |policy| RunRequest::scheduled("r", "revenue", day(1)).with_when_leased(policy);
     let left = engine.run(&run(WhenLeased::Skip), &worker("w")).await.unwrap();
@@ -78,10 +77,6 @@ async fn a_lease_that_another_holds_is_waited_for_left_or_refused() {
     let other_day = RunRequest::scheduled("r2", "revenue", day(2)).with_when_leased(WhenLeased::Fail);
     hold().await.unwrap().unwrap();
     assert_eq!(engine.run(&other_day, &worker("w")).await.unwrap(), RunOutcome::Committed);
-}
-
-fn shop_table() -> crate::domain::ids::TableId {
-    revenue_table()
 }
 
 #[tokio::test]
@@ -126,13 +121,12 @@ async fn totals_of_two_layers_reconcile_or_not() {
 }
 
 #[tokio::test]
-async fn a_transform_that_is_not_deterministic_is_found() {
+async fn a_check_of_determinism_leaves_nothing_behind() {
     let shop = Shop::new();
     let engine = shop.engine();
-    let check = || engine.check_determinism(&"revenue".into(), &"v1".into(), &DAY, &W);
-    static W: std::sync::LazyLock<crate::domain::ids::WorkerId> = std::sync::LazyLock::new(|| worker("w"));
-    static DAY: std::sync::LazyLock<crate::domain::partition::PartitionKey> = std::sync::LazyLock::new(|| day(1));
-    assert!(check().await.unwrap().holds());
+    let found =
+        engine.check_determinism(&"revenue".into(), &"v1".into(), &day(1), &worker("w")).await.unwrap();
+    assert!(found.holds(), "{found}");
     assert_eq!(shop.rows_in_ledger().await, 0);
     assert!(revenues(&shop).await.is_empty());
 }

@@ -117,7 +117,11 @@ impl Shop {
     }
 
     /// An engine with another ledger or another writer of `revenue`, to put faults between.
-    pub(super) fn engine_over(&self, ledger: Arc<dyn RunLedger>, revenue: Arc<dyn PartitionWriter>) -> Engine {
+    pub(super) fn engine_over(
+        &self,
+        ledger: Arc<dyn RunLedger>,
+        revenue: Arc<dyn PartitionWriter>,
+    ) -> Engine {
         let by_day = || Partitioning::unpartitioned().with_time("day", Grain::Day, chrono_tz::UTC);
         let mut host = Host::new("build-1");
         host.add_source(TableSpec::new("orders", by_day()), Arc::new(self.orders.clone())).unwrap();
@@ -268,16 +272,20 @@ fn balance_job() -> Job {
         .with_input("revenue", "revenue", Window::Same)
         .with_input("yesterday", "balance", Window::PreviousOutput);
     let sum = |batch: &RecordBatch| -> i64 {
-        let cents = batch.column_by_name("cents").map(|c| c.as_primitive::<Int64Type>().iter().flatten().sum());
+        let cents =
+            batch.column_by_name("cents").map(|c| c.as_primitive::<Int64Type>().iter().flatten().sum());
         cents.unwrap_or(0)
     };
     let run = move |_: (), task: TaskContext| async move {
         let cents = sum(&task.collect("yesterday").await?) + sum(&task.collect("revenue").await?);
         let epoch = NaiveDate::from_ymd_opt(1970, 1, 1).ok_or("epoch")?;
         let day = i32::try_from((task.date().ok_or("a day")? - epoch).num_days())?;
-        let columns: [(&str, ArrayRef); 2] =
-            [("day", Arc::new(Date32Array::from(vec![day]))), ("cents", Arc::new(Int64Array::from(vec![cents])))];
-        let batch = RecordBatch::try_from_iter_with_nullable(columns.map(|(name, array)| (name, array, true)))?;
+        let columns: [(&str, ArrayRef); 2] = [
+            ("day", Arc::new(Date32Array::from(vec![day]))),
+            ("cents", Arc::new(Int64Array::from(vec![cents]))),
+        ];
+        let batch =
+            RecordBatch::try_from_iter_with_nullable(columns.map(|(name, array)| (name, array, true)))?;
         Ok(batch.into())
     };
     Job::new(spec).transform_with("v1", (), run)
@@ -305,7 +313,8 @@ fn customers_job() -> Job {
             ("id", Arc::new(last.values().map(|v| Some(v.0)).collect::<Int64Array>())),
             ("cents", Arc::new(last.values().map(|v| Some(v.1)).collect::<Int64Array>())),
         ];
-        let batch = RecordBatch::try_from_iter_with_nullable(columns.map(|(name, array)| (name, array, true)))?;
+        let batch =
+            RecordBatch::try_from_iter_with_nullable(columns.map(|(name, array)| (name, array, true)))?;
         Ok(batch.into())
     };
     Job::new(spec).transform_with("v1", (), run)
