@@ -86,29 +86,9 @@ impl State {
 
 impl Opened {
     fn new(plan: &Plan, by: &Actor, now: DateTime<Utc>) -> Self {
-        let task = |id| TaskRecord {
-            id,
-            state: TaskState::Pending,
-            attempt: 0,
-            queued_at: now,
-            started_at: None,
-            finished_at: None,
-            worker: None,
-            result: None,
-            note: None,
-        };
-        let entry = |id| TaskEntry { record: task(id), claimed_until: now };
+        let entry = |id| TaskEntry { record: TaskRecord::new(id, now), claimed_until: now };
         Self {
-            record: BackfillRecord {
-                plan: plan.clone(),
-                plan_digest: plan.digest(),
-                state: BackfillState::Planned,
-                submitted_by: by.clone(),
-                submitted_at: now,
-                changed_at: now,
-                approvals: Vec::new(),
-                note: None,
-            },
+            record: BackfillRecord::new(plan.clone(), plan.digest(), by.clone(), now),
             tasks: plan.tasks.iter().map(|task| entry(task.id)).collect(),
         }
     }

@@ -58,12 +58,12 @@ impl State {
                 return refuse("the base does not hold a partition of the commit")
                     .map_err(|e: Error| e.with_context("partition", key));
             }
-            let fits = match &entry.change {
-                Change::Apply(staged) => staged.id.stamp == entry.stamp && staged.scope == entry.scope,
-                Change::Restore(_) => true,
-            };
-            if !fits {
-                return refuse("an entry has another stamp or scope than its staged set");
+            match &entry.change {
+                Change::Apply(staged) if staged.id.stamp != entry.stamp || staged.scope != entry.scope => {
+                    return refuse("an entry has another stamp or scope than its staged set");
+                }
+                Change::Adopt => return refuse("what is only to be told to the ledger cannot be committed"),
+                Change::Apply(_) | Change::Restore(_) => {}
             }
             if let Some(fence) = request.fence
                 && !(fence.table == self.spec.id
@@ -116,12 +116,13 @@ impl State {
                 }
                 // The whole table comes back as it was, columns included; a part of it takes the columns that are there.
                 Change::Restore(kept) if entry.scope.is_whole_table() => {
-                    self.schema_at(self.kept_version(kept)?)
+                    Ok(self.schema_at(self.kept_version(kept)?))
                 }
                 Change::Restore(kept) => {
-                    let then = self.schema_at(self.kept_version(kept)?)?;
+                    let then = self.schema_at(self.kept_version(kept)?);
                     schema::resolve(&then, &after, SchemaPolicy::AddNullable).map(|_| after.clone())
                 }
+                Change::Adopt => Ok(after.clone()),
             };
             match resolved {
                 Ok(schema) => after = schema,
@@ -140,6 +141,7 @@ impl State {
                 stage::apply(self, self.find_staged(staged)?, schema, before)
             }
             Change::Restore(kept) => self.rows_at(self.kept_version(kept)?, schema, in_scope),
+            Change::Adopt => self.rows_at(self.version, schema, in_scope),
         }
     }
 
@@ -151,7 +153,7 @@ impl State {
             // A later attempt may commit what an earlier one staged; deliveries stand under the one that staged.
             let attempt = match &entry.change {
                 Change::Apply(staged) => staged.id.attempt,
-                Change::Restore(_) => entry.attempt,
+                Change::Restore(_) | Change::Adopt => entry.attempt,
             };
             attempts.push((entry.stamp.clone(), attempt));
             if let Change::Apply(staged) = &entry.change {

@@ -47,7 +47,7 @@ impl State {
     }
 
     fn slice_content(&self, version: u64, slice: &Slice) -> Result<BTreeMap<Vec<u8>, u64>> {
-        let parts = self.slice_at(version, &self.schema_at(version)?, slice)?;
+        let parts = self.slice_at(version, &self.schema_at(version), slice)?;
         rows::multiset(&rows::flatten(parts))
     }
 

@@ -35,7 +35,9 @@ impl StagedReader for MemoryTable {
         let state = self.lock()?;
         let version = state.check_readable(pin)?;
         state.check_around(staged, pin, version)?;
-        let schema = state.schema_with(staged, state.schema_at(version)?)?;
+        // The sets were staged for the columns of now, which the version of the pin may not have had yet.
+        let now = state.schema().filter(|_| !staged.is_empty()).cloned();
+        let schema = state.schema_with(staged, now.unwrap_or_else(|| state.schema_at(version)))?;
         let parts = state.overlaid(staged, version, &schema)?;
         let batches = rows::flatten(slice::narrow(parts, &pin.slice)?);
         Ok((schema, stream::iter(batches.into_iter().map(Ok)).boxed()))
@@ -100,7 +102,7 @@ impl State {
     }
 
     fn around(&self, staged: &[Staged], pin: &Pin, version: u64) -> Result<BTreeMap<Vec<u8>, u64>> {
-        let parts = self.slice_at(version, &self.schema_at(version)?, &pin.slice)?;
+        let parts = self.slice_at(version, &self.schema_at(version), &pin.slice)?;
         let outside = |key: &PartitionKey| !staged.iter().any(|set| set.scope.covers(key));
         let parts = parts.into_iter().filter(|(key, _)| outside(key)).collect();
         rows::multiset(&rows::flatten(parts))

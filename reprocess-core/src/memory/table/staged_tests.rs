@@ -99,3 +99,16 @@ async fn a_pin_is_read_as_the_staged_sets_would_leave_it() {
     let moved = Pin { version: table.current().await.unwrap(), ..planned };
     assert_eq!(overlaid(&table, &shadow, &moved).await.unwrap_err().kind(), ErrorKind::PinBroken);
 }
+
+#[tokio::test]
+async fn a_pin_from_before_the_table_was_there_is_read_with_the_columns_that_were_staged() {
+    let table = table().await;
+    let fresh = MemoryTable::new(table.spec.clone());
+    let planned = pin(&fresh, Slice::Partitions([day(MON)].into())).await;
+    assert_eq!(planned.version.as_str(), "0");
+    assert_eq!(read(&fresh, &planned).await.unwrap(), [""; 0]);
+    fresh.create(&columns()).await.unwrap();
+    let staging = request("r1", &scope(&day(MON)), Intent::Replace);
+    let staged = stage(&fresh, &staging, &[(MON, Some("DE"), 3, 30)]).await.unwrap();
+    assert_eq!(overlaid(&fresh, &[staged], &planned).await.unwrap(), ["2026-10-05/DE/3/30"]);
+}

@@ -1,9 +1,10 @@
 //! What a table holds: each partition with everything it ever held.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use arrow_array::RecordBatch;
-use arrow_schema::SchemaRef;
+use arrow_schema::{Schema, SchemaRef};
 
 use super::rows::{self, Parts};
 use crate::domain::ids::{PartitionVersion, TableVersion};
@@ -59,11 +60,10 @@ impl State {
         self.schemas.last_key_value().map(|(_, schema)| schema)
     }
 
-    /// The columns at a version; of a version before the table was there, those it got first.
-    pub(super) fn schema_at(&self, version: u64) -> Result<SchemaRef> {
+    /// The columns at a version; none where the table was not there yet.
+    pub(super) fn schema_at(&self, version: u64) -> SchemaRef {
         let then = self.schemas.range(..=version).next_back();
-        let found = then.or_else(|| self.schemas.first_key_value());
-        found.map(|(_, schema)| schema.clone()).ok_or_else(|| self.not_there())
+        then.map_or_else(|| Arc::new(Schema::empty()), |(_, schema)| schema.clone())
     }
 
     pub(super) fn not_there(&self) -> Error {
