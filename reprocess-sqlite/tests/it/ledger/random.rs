@@ -108,7 +108,7 @@ impl Both {
         match what {
             0 => self.submit().await,
             1 | 2 => self.transition().await,
-            3 | 4 | 5 => self.claim().await,
+            3..=5 => self.claim().await,
             6 | 7 | 16 | 17 | 18 if !self.claims.is_empty() => self.leave().await,
             8 => self.restage().await,
             9 => self.acquire().await,
@@ -272,7 +272,7 @@ impl Both {
         let position = self.memory.position().await.unwrap();
         let stale = self.pick(&keys());
         let stale = vec![(JOB.into(), self.pick(&TABLES).into(), stale), ("x".into(), TABLE.into(), day(1))];
-        let task = self.claims.last().filter(|_| self.runs % 2 == 0);
+        let task = self.claims.last().filter(|_| self.runs.is_multiple_of(2));
         let told = TaskFinish {
             task: task.map(|claim| (claim.backfill.clone(), claim.generation, claim.task)),
             deliver: self.below(2) == 0,
