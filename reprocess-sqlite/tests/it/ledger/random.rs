@@ -115,6 +115,7 @@ impl Both {
             10 if !self.fences.is_empty() => self.leases().await,
             11 => self.prepare().await,
             12 => self.release().await,
+            19 => self.record_failed().await,
             13 if !self.told.is_empty() => self.tell_again().await,
             _ => self.finish().await,
         }
@@ -284,6 +285,13 @@ impl Both {
         let commit = commit("7", &entry, self.pick(&[1, 2]));
         call!(self.finish(&commit, std::slice::from_ref(&entry)));
         self.told.push((commit, entry));
+    }
+
+    async fn record_failed(&mut self) {
+        let run = self.pick(&["a.1".to_owned(), format!("r{}", self.runs)]);
+        let mut failed = [record(&run, &self.pick(&keys()))];
+        failed[0].status = RunStatus::Failed;
+        call!(self.record_failed(&failed));
     }
 
     async fn tell_again(&mut self) {
