@@ -12,10 +12,10 @@ use reprocess_core::domain::request::{Request, Selection};
 use reprocess_core::domain::scope::Scope;
 use reprocess_core::domain::slice::{Base, Kept};
 use reprocess_core::domain::value::Value;
-use reprocess_core::ports::delivery::Delivery;
+use reprocess_core::ports::delivery::{Delivery, DeliveryState};
 use reprocess_core::ports::ledger::{
-    BackfillState, Change, Claim, RunLedger, RunRecord, Submitted, TaskFinish, TaskResult, TaskState,
-    Transition,
+    BackfillState, Change, Claim, DeliveryFilter, RunLedger, RunRecord, Submitted, TaskFinish, TaskResult,
+    TaskState, Transition,
 };
 use reprocess_core::ports::writer::{self, Commit, CommitEntry, Op, StagedId, StampId};
 use reprocess_sqlite::{Durability, SqliteConfig, SqliteLedger};
@@ -172,6 +172,11 @@ pub(super) fn numbers(claims: &[Claim]) -> Vec<u32> {
 
 pub(super) async fn states(ledger: &dyn RunLedger) -> Vec<TaskState> {
     ledger.tasks(&"fix".into()).await.unwrap().iter().map(|task| task.state).collect()
+}
+
+pub(super) async fn deliveries(ledger: &dyn RunLedger) -> Vec<DeliveryState> {
+    let records = ledger.deliveries(&DeliveryFilter::default()).await.unwrap();
+    records.into_iter().map(|record| record.state).collect()
 }
 
 /// A ledger in a folder of its own; one call more is another handle on the same file.

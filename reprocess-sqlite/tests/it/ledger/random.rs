@@ -108,13 +108,14 @@ impl Both {
         match what {
             0 => self.submit().await,
             1 | 2 => self.transition().await,
-            3 | 4 | 5 => self.claim().await,
+            3..=5 => self.claim().await,
             6 | 7 | 16 | 17 | 18 if !self.claims.is_empty() => self.leave().await,
             8 => self.restage().await,
             9 => self.acquire().await,
             10 if !self.fences.is_empty() => self.leases().await,
             11 => self.prepare().await,
             12 => self.release().await,
+            19 => self.record_failed().await,
             13 if !self.told.is_empty() => self.tell_again().await,
             _ => self.finish().await,
         }
@@ -274,7 +275,7 @@ impl Both {
         let position = self.memory.position().await.unwrap();
         let stale = self.pick(&keys());
         let stale = vec![(JOB.into(), self.pick(&TABLES).into(), stale), ("x".into(), TABLE.into(), day(1))];
-        let task = self.claims.last().filter(|_| self.runs % 2 == 0);
+        let task = self.claims.last().filter(|_| self.runs.is_multiple_of(2));
         let told = TaskFinish {
             task: task.map(|claim| (claim.backfill.clone(), claim.generation, claim.task)),
             deliver: self.below(2) == 0,
@@ -286,6 +287,13 @@ impl Both {
         let commit = commit("7", &entry, self.pick(&[1, 2]));
         call!(self.finish(&commit, std::slice::from_ref(&entry)));
         self.told.push((commit, entry));
+    }
+
+    async fn record_failed(&mut self) {
+        let run = self.pick(&["a.1".to_owned(), format!("r{}", self.runs)]);
+        let mut failed = [record(&run, &self.pick(&keys()))];
+        failed[0].status = RunStatus::Failed;
+        call!(self.record_failed(&failed));
     }
 
     async fn tell_again(&mut self) {
