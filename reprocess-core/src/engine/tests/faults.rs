@@ -17,7 +17,7 @@ use crate::domain::slice::{Base, Kept};
 use crate::error::{Error, ErrorKind, Result};
 use crate::memory::{MemoryLedger, MemoryTable};
 use crate::ports::delivery::{Delivery, DeliveryRecord};
-use crate::ports::ledger::*;
+use crate::ports::ledger::{Change as StateChange, *};
 use crate::ports::staged::StagedReader;
 use crate::ports::writer::*;
 
@@ -228,7 +228,7 @@ impl RunLedger for FaultyLedger {
     async fn transition(
         &self,
         id: &BackfillId,
-        change: &crate::ports::ledger::Change,
+        change: &StateChange,
         now: DateTime<Utc>,
     ) -> Result<Transition> {
         self.inner.transition(id, change, now).await

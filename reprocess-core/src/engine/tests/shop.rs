@@ -134,8 +134,7 @@ impl Shop {
         host.add_job(self.revenue_job()).unwrap();
         host.add_job(balance_job()).unwrap();
         host.add_job(customers_job()).unwrap();
-        let mut settings = Settings::default();
-        settings.lease_ttl_ms = 3_000;
+        let settings = Settings { lease_ttl_ms: 3_000, ..Settings::default() };
         Engine::new(host, ledger).with_clock(self.clock.clone()).with_settings(settings)
     }
 
@@ -254,10 +253,10 @@ async fn revenue(switches: Arc<Switches>, task: TaskContext, leave_out: bool) ->
             payload: serde_json::json!({ "cents": cents }),
         });
     }
-    Ok(summed(sums).into())
+    Ok(summed(&sums).into())
 }
 
-fn summed(sums: BTreeMap<(i32, String), i64>) -> RecordBatch {
+fn summed(sums: &BTreeMap<(i32, String), i64>) -> RecordBatch {
     let columns: [(&str, ArrayRef); 3] = [
         ("day", Arc::new(sums.keys().map(|k| Some(k.0)).collect::<Date32Array>())),
         ("country", Arc::new(sums.keys().map(|k| Some(k.1.clone())).collect::<StringArray>())),

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
-use reprocess_core::domain::estimate::Estimate;
+use reprocess_core::domain::estimate::{EstimateInput, History, estimate};
 use reprocess_core::domain::ids::{Actor, JobName, LogicVersion, PartitionVersion};
 use reprocess_core::domain::partition::PartitionKey;
 use reprocess_core::domain::plan::Plan;
@@ -63,7 +63,7 @@ pub(super) fn plan(id: &str, keys: &[PartitionKey], after: &[&[u32]]) -> Plan {
         "generation": 1, "as_of": at(0), "position": 0,
         "tasks": keys.iter().enumerate().map(task).collect::<Vec<_>>(),
         "skipped": [], "refused": [], "downstream": [], "exposures": [], "owners": [], "widened": [], "warnings": [],
-        "estimate": Estimate::default(),
+        "estimate": estimate(&EstimateInput::new(Vec::new(), 1), &History::new()),
     });
     let mut plan = Plan::from_json(&plan.to_string()).unwrap();
     // A JSON value has put the columns of keys into alphabetical order.
