@@ -27,6 +27,7 @@ pub(super) async fn database(config: SqliteConfig, path: &Path) -> Result<Sqlite
             .create_if_missing(true)
             .busy_timeout(Duration::from_millis(config.busy_timeout_ms.min(3_600_000)))
             .foreign_keys(true)
+            .row_buffer_size(512)
             .synchronous(match config.durability {
                 Durability::Full => SqliteSynchronous::Full,
                 Durability::Normal => SqliteSynchronous::Normal,
@@ -35,12 +36,15 @@ pub(super) async fn database(config: SqliteConfig, path: &Path) -> Result<Sqlite
     let writing = |file: &Path| connect(file).journal_mode(SqliteJournalMode::Wal);
     // The staged file comes first: the connections below attach it, and would not make it.
     let stage = open(&config, pool(1), writing(&staged)).await?;
+    crate::shadow::prepare(&stage).await.map_err(|e| e.with_context("file", staged.display()))?;
     let attach = attached(&staged)?;
     let write = open(&config, attaching(pool(1), &attach), writing(&path)).await?;
     let reading = connect(&path).pragma("query_only", "ON");
     let read = open(&config, attaching(pool(config.readers), &attach), reading).await?;
     let path = path.canonicalize().unwrap_or(path);
-    Ok(SqliteDatabase { inner: Arc::new(Inner { config, path, write, read, stage }) })
+    let database = SqliteDatabase { inner: Arc::new(Inner { config, path, write, read, stage }) };
+    database.migrate("the catalog of tables", crate::catalog::STEPS).await?;
+    Ok(database)
 }
 
 impl SqliteDatabase {

@@ -46,7 +46,7 @@ impl SqliteLedger {
     /// Opens the ledger of a file: makes its tables, or brings them to the present form. Refuses a ledger that a newer
     /// version of this library wrote.
     pub async fn open(db: SqliteDatabase) -> Result<Self> {
-        schema::prepare(&db).await?;
+        db.migrate("ledger", &schema::FORMS).await?;
         Ok(Self { db })
     }
 
@@ -196,3 +196,6 @@ impl RunLedger for SqliteLedger {
         lease::is_current(&mut *self.db.read().await?, fence).await
     }
 }
+
+#[cfg(test)]
+mod tests;

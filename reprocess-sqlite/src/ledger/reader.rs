@@ -76,22 +76,20 @@ impl LedgerReader for SqliteLedger {
     }
 
     async fn run(&self, run: &RunId) -> Result<Vec<LedgerRow>> {
-        let found =
-            sqlx::query_as("SELECT position, record FROM reprocess_run WHERE run = ? ORDER BY position")
-                .bind(run.as_str())
-                .fetch_all(&mut *self.db.read().await?)
-                .await
-                .doing("read the rows of a run")?;
+        let found = sqlx::query_as(OF_RUN)
+            .bind(run.as_str())
+            .fetch_all(&mut *self.db.read().await?)
+            .await
+            .doing("read the rows of a run")?;
         found.into_iter().map(row).collect()
     }
 
     async fn changes(&self, backfill: &BackfillId) -> Result<Vec<LedgerRow>> {
-        let found =
-            sqlx::query_as("SELECT position, record FROM reprocess_run WHERE backfill = ? ORDER BY position")
-                .bind(backfill.as_str())
-                .fetch_all(&mut *self.db.read().await?)
-                .await
-                .doing("read the rows of a backfill")?;
+        let found = sqlx::query_as(OF_BACKFILL)
+            .bind(backfill.as_str())
+            .fetch_all(&mut *self.db.read().await?)
+            .await
+            .doing("read the rows of a backfill")?;
         found.into_iter().map(row).collect()
     }
 
@@ -182,8 +180,14 @@ pub(super) const HISTORY: &str = "
 pub(super) const HISTORY_OF_SHAPE: &str = "
     SELECT position, record FROM reprocess_run WHERE shape = ?1 ORDER BY position DESC LIMIT ?2";
 
+pub(super) const OF_RUN: &str = "SELECT position, record FROM reprocess_run WHERE run = ? ORDER BY position";
+
+pub(super) const OF_BACKFILL: &str =
+    "SELECT position, record FROM reprocess_run WHERE backfill = ? ORDER BY position";
+
 pub(super) const PARTITIONS: &str = "
-    SELECT r.key FROM reprocess_shape AS s CROSS JOIN reprocess_run AS r ON r.shape = s.shape AND r.is_current = 1
+    SELECT r.key FROM reprocess_shape AS s
+    CROSS JOIN reprocess_run AS r INDEXED BY reprocess_run_current ON r.shape = s.shape AND r.is_current = 1
     WHERE s.table_id = ?1";
 
 pub(super) const RECENT: &str = "

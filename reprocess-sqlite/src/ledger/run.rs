@@ -14,13 +14,12 @@ use crate::error::Doing;
 
 /// Writes a row; answers its position where it got a new one.
 pub(super) async fn upsert(conn: &mut SqliteConnection, record: &RunRecord) -> Result<Option<i64>> {
-    let known: Option<(i64, String)> =
-        sqlx::query_as("SELECT position, status FROM reprocess_run WHERE stamp = ? AND partition = ?")
-            .bind(json(&record.stamp)?)
-            .bind(place::text(&record.partition))
-            .fetch_optional(&mut *conn)
-            .await
-            .doing("look for a row of a run")?;
+    let known: Option<(i64, String)> = sqlx::query_as(KNOWN)
+        .bind(json(&record.stamp)?)
+        .bind(place::text(&record.partition))
+        .fetch_optional(&mut *conn)
+        .await
+        .doing("look for a row of a run")?;
     let status = known.as_ref().map(|(_, status)| from_word::<RunStatus>(status)).transpose()?;
     let position = known.map(|(position, _)| position);
     match rules::upsert(status, record.status) {
@@ -39,6 +38,8 @@ pub(super) async fn upsert(conn: &mut SqliteConnection, record: &RunRecord) -> R
         }
     }
 }
+
+pub(super) const KNOWN: &str = "SELECT position, status FROM reprocess_run WHERE stamp = ? AND partition = ?";
 
 async fn delete(conn: &mut SqliteConnection, position: Option<i64>) -> Result<()> {
     let Some(position) = position else { return Ok(()) };

@@ -57,7 +57,7 @@ pub(super) const FREE: &str = "
         SELECT no, job, logic FROM reprocess_task
         WHERE backfill = ?1 AND generation = ?2 AND state = 'pending' AND waiting = 0
         UNION ALL
-        SELECT no, job, logic FROM reprocess_task
+        SELECT no, job, logic FROM reprocess_task INDEXED BY reprocess_task_claimed
         WHERE backfill = ?1 AND generation = ?2 AND state = 'claimed' AND expires_us <= ?3 AND waiting = 0
     ) AS free
     WHERE EXISTS (SELECT 1 FROM json_each(?4) AS can
@@ -353,24 +353,26 @@ pub(super) async fn records(conn: &mut SqliteConnection, id: &BackfillId) -> Res
 }
 
 pub(super) const PROGRESS: &str = "
-    SELECT state, count(*),
-        sum(CASE WHEN succeeded OR state = 'failed' THEN max(0, finished_us - started_us) / 1000 END),
-        sum((succeeded OR state = 'failed') AND finished_us - started_us IS NOT NULL)
+    SELECT state, count(*), count(finished_us - started_us), sum(max(0, finished_us - started_us) / 1000)
     FROM reprocess_task
     WHERE backfill = ?1 AND generation = (SELECT max(generation) FROM reprocess_backfill WHERE id = ?1)
     GROUP BY state";
 
 pub(super) async fn progress(conn: &mut SqliteConnection, id: &BackfillId) -> Result<Progress> {
-    let rows: Vec<(String, i64, Option<i64>, i64)> = sqlx::query_as(PROGRESS)
+    let rows: Vec<(String, i64, i64, Option<i64>)> = sqlx::query_as(PROGRESS)
         .bind(id.as_str())
         .fetch_all(conn)
         .await
         .doing("count the tasks of a backfill")?;
     let mut progress = Progress::default();
-    for (state, tasks, busy, timed) in rows {
-        progress.tasks.insert(from_word(&state)?, number(tasks)?);
-        progress.busy_ms += number::<u64>(busy.unwrap_or(0))?;
-        progress.timed += number::<u64>(timed)?;
+    for (state, tasks, timed, busy) in rows {
+        let state: TaskState = from_word(&state)?;
+        progress.tasks.insert(state, number(tasks)?);
+        // Only these have an end that stays.
+        if state.is_success() || state == TaskState::Failed {
+            progress.timed += number::<u64>(timed)?;
+            progress.busy_ms += number::<u64>(busy.unwrap_or(0))?;
+        }
     }
     Ok(progress)
 }

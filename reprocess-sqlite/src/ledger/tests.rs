@@ -1,0 +1,231 @@
+//! The ledger at size: what the questions answer over many rows, and that they search indexes.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use chrono::DateTime;
+use reprocess_core::domain::partition::PartitionKey;
+use reprocess_core::domain::slice::Base;
+use reprocess_core::domain::value::Value;
+use reprocess_core::ports::ledger::{LedgerReader, RunRecord, TaskFinish};
+use serde_json::json;
+use sqlx::AssertSqlSafe;
+
+use super::*;
+use crate::config::{Durability, SqliteConfig};
+
+const DAYS: i64 = 730;
+const ROWID: &str = "INTEGER PRIMARY KEY (rowid=?)";
+
+/// Rows of runs, each over one of the days of one of the tables, oldest first; the last run of each day is current.
+/// Every third run of a day has the logic version `1`, the others `2`; job `j0` writes table `t0`.
+const FILL: &str = "
+    WITH RECURSIVE n (i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i + 1 < ?1),
+    r AS (SELECT i, (i / ?2) % ?3 AS tab, i % ?2 AS day, i / (?2 * ?3) AS turn FROM n),
+    w AS (SELECT *, CASE WHEN turn % 3 = 0 THEN '1' ELSE '2' END AS logic,
+                 json_object('day', day) AS key,
+                 json_object('run', 'r' || turn || '.' || tab || '.' || day, 'job', 'j' || tab, 'op', 'replace',
+                             'scope_digest', 'd' || day, 'generation', 1) AS stamp
+          FROM r)
+    INSERT INTO reprocess_run (stamp, shape, partition, key, table_id, job, run, backfill, triggered_by, status,
+        is_current, logic, fingerprint, queued_us, started_us, finished_us, record)
+    SELECT stamp, tab + 1, 'day=' || day, key, 't' || tab, 'j' || tab, stamp ->> 'run',
+        'b' || turn || '.' || tab, 'scheduled', 'committed', i + ?2 * ?3 >= ?1, logic, 'f', i * 1000000,
+        i * 1000000 + 5000, i * 1000000 + 9000,
+        json_set(?4, '$.stamp', json(stamp), '$.run', stamp ->> 'run', '$.job', 'j' || tab, '$.table', 't' || tab,
+            '$.partition', json(key), '$.logic', logic)
+    FROM w";
+
+async fn filled(folder: &tempfile::TempDir, tables: i64, rows: i64) -> SqliteLedger {
+    let config = SqliteConfig::new().with_durability(Durability::Normal);
+    let ledger = SqliteLedger::open(config.open(folder.path().join("l.db")).await.unwrap()).await.unwrap();
+    let mut tx = ledger.db.begin_write().await.unwrap();
+    for table in 0..tables {
+        let table = TableId::new(format!("t{table}"));
+        place::shape_of(&mut tx, &table, &day(0)).await.unwrap();
+    }
+    let fill = sqlx::query(FILL).bind(rows).bind(DAYS).bind(tables).bind(template());
+    fill.execute(&mut *tx).await.unwrap();
+    tx.commit().await.unwrap();
+    ledger
+}
+
+fn day(day: i64) -> PartitionKey {
+    PartitionKey::of("day", Value::from(day))
+}
+
+fn template() -> String {
+    let record = json!({
+        "run": "", "job": "", "table": "", "partition": {}, "scope": {"keys": [{"day": 1}]},
+        "stamp": {"run": "", "job": "", "op": "replace", "scope_digest": "", "generation": 1},
+        "attempt": 1, "status": "committed", "trigger": "scheduled", "reason": "the daily run ".repeat(20),
+        "requester": "ann", "build": "b", "parameters": {}, "inputs": {}, "worker": "w",
+        "queued_at": DateTime::UNIX_EPOCH, "started_at": DateTime::UNIX_EPOCH, "finished_at": DateTime::UNIX_EPOCH,
+    });
+    let record: RunRecord = serde_json::from_value(record).unwrap();
+    serde_json::to_string(&record).unwrap()
+}
+
+#[tokio::test]
+async fn twenty_thousand_rows_are_answered_right() {
+    let folder = tempfile::tempdir().unwrap();
+    let (tables, turns) = (2, 14);
+    let ledger = filled(&folder, tables, DAYS * tables * turns).await;
+    let table = TableId::from("t1");
+    let days: Vec<_> = (0..DAYS).map(day).collect();
+    let current = ledger.current(&table, &days).await.unwrap();
+    for (place, row) in current.iter().enumerate() {
+        let row = row.as_ref().unwrap();
+        assert_eq!(row.record.run.as_str(), format!("r13.1.{place}"));
+    }
+    assert_eq!(ledger.partitions(&table).await.unwrap(), days);
+    let versions = |version: &str| BTreeMap::from([(JobName::from("j0"), LogicVersion::from(version))]);
+    assert_eq!(ledger.outdated(&versions("2")).await.unwrap(), []);
+    assert_eq!(ledger.outdated(&versions("1")).await.unwrap().len(), 730);
+    assert_eq!(ledger.history(&table, &day(7), 100).await.unwrap().len(), 14);
+    let all = ledger.history(&table, &Default::default(), 3).await.unwrap();
+    assert_eq!(
+        all.iter().map(|row| row.record.partition.clone()).collect::<Vec<_>>(),
+        [day(729), day(728), day(727)]
+    );
+    let recent = ledger.recent(&JobName::from("j0"), 2).await.unwrap();
+    assert_eq!(
+        recent.iter().map(|row| row.record.run.as_str()).collect::<Vec<_>>(),
+        ["r13.0.729", "r13.0.728"]
+    );
+    assert_eq!(ledger.changes(&BackfillId::from("b3.1")).await.unwrap().len(), 730);
+    assert_eq!(ledger.position().await.unwrap(), 20_440);
+}
+
+#[tokio::test]
+async fn every_question_searches_an_index() {
+    let folder = tempfile::tempdir().unwrap();
+    let ledger = filled(&folder, 2, 2_000).await;
+    let mut tx = ledger.db.begin_write().await.unwrap();
+    let mut check = async |sql: &str, indexes: &[&str]| {
+        let explain = AssertSqlSafe(format!("EXPLAIN QUERY PLAN {sql}"));
+        let steps: Vec<(i64, i64, i64, String)> = sqlx::query_as(explain).fetch_all(&mut *tx).await.unwrap();
+        let steps: Vec<_> = steps.into_iter().map(|(_, _, _, step)| step).collect();
+        let searched: Vec<_> = steps.iter().filter_map(|step| step.strip_prefix("SEARCH ")).collect();
+        let scanned = steps.iter().filter(|step| step.starts_with("SCAN") && !step.contains("VIRTUAL TABLE"));
+        assert!(scanned.into_iter().all(|step| step == "SCAN last"), "{sql}\n{steps:#?}");
+        assert_eq!(searched.len(), indexes.len(), "{sql}\n{steps:#?}");
+        for (search, index) in searched.iter().zip(indexes) {
+            assert!(search.contains(index), "{sql}\nwants {index}\n{steps:#?}");
+        }
+    };
+    check(reader::CURRENT, &["COVERING INDEX reprocess_run_current (shape=? AND partition=?)", ROWID]).await;
+    let place = "COVERING INDEX reprocess_run_place (shape=? AND partition>? AND partition<?)";
+    check(reader::HISTORY, &[ROWID, place]).await;
+    check(reader::HISTORY_OF_SHAPE, &["INDEX reprocess_run_shape (shape=?)"]).await;
+    check(reader::PARTITIONS, &["(table_id=?)", "INDEX reprocess_run_current (shape=?)"]).await;
+    check(reader::RECENT, &["INDEX reprocess_run_recent (job=?)"]).await;
+    check(reader::OUTDATED, &["COVERING INDEX reprocess_run_logic"; 3]).await;
+    check(reader::QUEUE_TIMES, &["COVERING INDEX reprocess_run_started"]).await;
+    check(reader::OF_RUN, &["INDEX reprocess_run_run (run=?)"]).await;
+    check(reader::OF_BACKFILL, &["INDEX reprocess_run_backfill (backfill=?)"]).await;
+    check(run::KNOWN, &["(stamp=? AND partition=?)"]).await;
+    let current = "COVERING INDEX reprocess_run_current (shape=? AND partition>? AND partition<?)";
+    check(run::SUPERSEDE, &[ROWID, current]).await;
+    let key = "PRIMARY KEY (shape=? AND partition>? AND partition<?)";
+    check(stale::CLEAR, &["PRIMARY KEY (shape=? AND partition=?)", key]).await;
+    check(lease::OVERLAPPING, &[key, ROWID]).await;
+    check(task::FREE, &["INDEX reprocess_task_ready", "INDEX reprocess_task_claimed"]).await;
+    check(task::PROGRESS, &["COVERING INDEX reprocess_task_progress", "(id=?)"]).await;
+}
+
+/// Prints how long each question takes over a million rows: `cargo test -p reprocess-sqlite --release -- --ignored
+/// --nocapture a_million`.
+#[tokio::test]
+#[ignore = "prints times, asserts nothing"]
+#[allow(clippy::disallowed_methods, reason = "measures")]
+async fn a_million_rows() {
+    let folder = tempfile::tempdir().unwrap();
+    let start = std::time::Instant::now();
+    let ledger = filled(&folder, 50, 1_022_000).await;
+    println!("filled in {:?}", start.elapsed());
+    let start = std::time::Instant::now();
+    running(&ledger, 10_000).await;
+    println!("10,000 tasks filed in {:?}", start.elapsed());
+    let table = TableId::from("t7");
+    let days: Vec<_> = (0..DAYS).map(day).collect();
+    let versions =
+        |v: &str| (0..50).map(|j| (JobName::new(format!("j{j}")), LogicVersion::from(v))).collect();
+    macro_rules! timed {
+        ($($name:literal: $call:expr),+ $(,)?) => {$(
+            for turn in ["cold", "warm"] {
+                let start = std::time::Instant::now();
+                let answer = $call.await.unwrap();
+                let took = start.elapsed();
+                println!("{:<32} {turn} {took:>10.2?}  {} characters", $name, format!("{answer:?}").len());
+            }
+        )+};
+    }
+    timed! {
+        "position": ledger.position(),
+        "current of one": ledger.current(&table, &days[3..4]),
+        "current of 730": ledger.current(&table, &days),
+        "partitions": ledger.partitions(&table),
+        "recent 30": ledger.recent(&JobName::from("j7"), 30),
+        "outdated, none of 50 jobs": ledger.outdated(&versions("1")),
+        "outdated, 36500 of 50 jobs": ledger.outdated(&versions("2")),
+        "history of one": ledger.history(&table, &day(9), 20),
+        "history of the table": ledger.history(&table, &Default::default(), 20),
+        "run": ledger.run(&reprocess_core::domain::ids::RunId::from("r3.7.9")),
+        "changes of 730": ledger.changes(&BackfillId::from("b3.7")),
+        "stale": ledger.stale(),
+    }
+    let (scope, worker) = (Scope::key(day(1)).unwrap(), WorkerId::from("w"));
+    let (fix, can_run, ttl, now) =
+        (BackfillId::from("fix"), [can_run()], Duration::from_secs(9), DateTime::UNIX_EPOCH);
+    let entries: Vec<_> = (0..DAYS).map(entry).collect();
+    timed! {
+        "acquire": ledger.acquire(&table, &scope, &worker, ttl, now),
+        "claim 4": ledger.claim(&fix, &worker, &can_run, 4, ttl, now),
+        "progress of 10,000": ledger.progress(&fix),
+        "finish one": ledger.finish(&committed(&entries[..1]), &entries[..1]),
+        "finish 730": ledger.finish(&committed(&entries), &entries),
+    }
+}
+
+fn can_run() -> (JobName, LogicVersion) {
+    ("j7".into(), "1".into())
+}
+
+/// A running backfill of so many tasks, each after the one before.
+async fn running(ledger: &SqliteLedger, tasks: u32) {
+    let mut tx = ledger.db.begin_write().await.unwrap();
+    for sql in [
+        "INSERT INTO reprocess_backfill VALUES ('fix', 1, 'running', 9, '{}', '', '', 0, 0, NULL)",
+        "WITH RECURSIVE n (i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i + 1 < ?)
+         INSERT INTO reprocess_task (backfill, generation, no, job, logic, state, waiting, attempt, queued_us, started_us,
+             finished_us)
+         SELECT 'fix', 1, i, 'j7', '1', iif(i < 5000, 'committed', 'pending'), i > 5010, 1, 0, 0, 9000 FROM n",
+        "INSERT INTO reprocess_task_after SELECT 'fix', 1, no - 1, no FROM reprocess_task WHERE no > 0 AND no < ?",
+    ] {
+        sqlx::query(sql).bind(tasks).execute(&mut *tx).await.unwrap();
+    }
+    tx.commit().await.unwrap();
+}
+
+fn entry(number: i64) -> CommitEntry {
+    let mut record: RunRecord = serde_json::from_str(&template()).unwrap();
+    (record.run, record.job, record.table) = ("new".into(), "j7".into(), "t7".into());
+    (record.partition, record.scope) = (day(number), Scope::key(day(number)).unwrap());
+    record.stamp.run = "new".into();
+    record.stamp.scope_digest = record.scope.digest();
+    let stale = vec![("j8".into(), "t8".into(), day(number)), ("j9".into(), "t9".into(), day(number))];
+    CommitEntry {
+        scope: record.scope.clone(),
+        change: reprocess_core::ports::writer::Change::Adopt,
+        stamp: record.stamp.clone(),
+        attempt: 1,
+        finish: TaskFinish { records: vec![record], task: None, deliver: true, stale, pinned_at: 0 },
+    }
+}
+
+fn committed(entries: &[CommitEntry]) -> Commit {
+    let keys = entries.iter().flat_map(|entry| entry.scope.partitions());
+    let partitions = Base::new("9".into(), keys.map(|key| (key, "9".into())).collect());
+    Commit { version: "9".into(), partitions, attempts: Vec::new(), kept: None, recorded: false }
+}
