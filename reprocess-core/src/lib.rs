@@ -1,4 +1,6 @@
 //! Domain, planner, validator, ports and engine of reprocess.
+#[cfg(feature = "cli")]
+pub mod cli;
 pub mod domain;
 pub mod engine;
 pub mod error;

@@ -125,6 +125,8 @@ pub(super) fn result(d: u32, scheduled: &str, departures: (&str, &str), verdict:
         before: vec![profile(day(d), 15, &[("departures", departures.0), ("scheduled", scheduled)])],
         after: vec![profile(day(d), 15, &[("departures", departures.1), ("scheduled", scheduled)])],
         verdict: Some(verdict),
+        pinned_at: 0,
+        read_bytes: None,
     }
 }
 
@@ -194,6 +196,7 @@ pub(super) fn row(position: u64, run: &str, logic: &str, d: u32) -> LedgerRow {
         after: Some(profile(day(d), 15, &[("departures", "900")])),
         verdict: Some(no_findings()),
         kept: None,
+        read_bytes: Some(21_600),
         queued_at: at(0),
         started_at: at(1),
         finished_at: at(1) + chrono::Duration::milliseconds(2_345),

@@ -158,6 +158,10 @@ fn current(page: &mut Page, row: &LedgerRow) {
     let rows = row_pair(record);
     page.field("rows", format!("{} → {} {}", rows.before, rows.after, rows.change));
     totals(page, record);
+    if let Some(after) = &record.after {
+        let read = record.read_bytes.map_or_else(|| "unknown".to_owned(), |bytes| bytes.to_string());
+        page.field("bytes", format!("{read} read, {} written", after.size_bytes));
+    }
     page.field_of("content", record.after.as_ref().map(|p| p.content.to_string()));
     if let Some(verdict) = &record.verdict {
         page.field("verdict", verdict.to_string());
