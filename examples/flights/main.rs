@@ -29,23 +29,22 @@ async fn main() -> ExitCode {
 }
 
 async fn run() -> Result<ExitCode> {
-    let mut arguments: Vec<String> = std::env::args().skip(1).collect();
+    let mut arguments: Vec<String> = std::env::args().collect();
     let mut db = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/target/flights.db"));
-    if arguments.first().is_some_and(|first| first == "--db") {
-        arguments.remove(0);
-        db = PathBuf::from(arguments.drain(..1).next().unwrap_or_default());
+    if arguments.get(1).is_some_and(|first| first == "--db") {
+        db = PathBuf::from(arguments.get(2).ok_or("--db needs a path")?);
+        arguments.drain(1..3);
     }
     if let Some(folder) = db.parent() {
         std::fs::create_dir_all(folder)?;
     }
-    if arguments.is_empty() {
+    if arguments.len() < 2 {
         story::tell(&db).await?;
         return Ok(ExitCode::SUCCESS);
     }
     data::load(&db, &data::flights()?, false).await?;
     let engine = jobs::engine(&db).await?;
-    let _ = engine;
-    Ok(ExitCode::SUCCESS)
+    Ok(reprocess::cli::run(&engine, arguments).await)
 }
 
 /// A day of March 2013.

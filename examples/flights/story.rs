@@ -116,7 +116,7 @@ impl Story {
             let known =
                 self.engine.ledger().current(&TableId::from(job), std::slice::from_ref(&unit)).await?;
             if known.iter().all(Option::is_none) {
-                self.scheduled(job, unit, "").await?;
+                let _ = self.scheduled(job, unit, "").await?;
                 *ran.entry(job).or_default() += 1;
             }
         }
