@@ -11,6 +11,7 @@ mod cumulative;
 mod custom_backend;
 mod merges;
 mod rates;
+mod rebuilds;
 mod refusals;
 mod replays;
 mod stories;
