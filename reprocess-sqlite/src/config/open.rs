@@ -38,7 +38,11 @@ pub(super) async fn database(config: SqliteConfig, path: &Path) -> Result<Sqlite
     let stage = open(&config, pool(1), writing(&staged)).await?;
     crate::shadow::prepare(&stage).await.map_err(|e| e.with_context("file", staged.display()))?;
     let attach = attached(&staged)?;
-    let write = open(&config, attaching(pool(1), &attach), writing(&path)).await?;
+    let mut main = writing(&path);
+    if let Some(pages) = config.max_pages {
+        main = main.pragma("max_page_count", pages.to_string());
+    }
+    let write = open(&config, attaching(pool(1), &attach), main).await?;
     let reading = connect(&path).pragma("query_only", "ON");
     let read = open(&config, attaching(pool(config.readers), &attach), reading).await?;
     let path = path.canonicalize().unwrap_or(path);
