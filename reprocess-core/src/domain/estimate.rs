@@ -143,7 +143,7 @@ impl EstimateInput {
 
 /// What a plan will cost, downstream tasks included. A field is `None` where no earlier run tells it; where some jobs
 /// have no earlier run, the notes name them and the fields are the cost of the others.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 #[must_use]
 pub struct Estimate {

@@ -4,11 +4,11 @@ use std::collections::BTreeSet;
 
 use chrono::{DateTime, Utc};
 use reprocess_core::Result;
-use reprocess_core::domain::ids::{Actor, BackfillId, RunId};
+use reprocess_core::domain::ids::{Actor, BackfillId};
 use reprocess_core::ports::delivery::{Delivery, DeliveryRecord, DeliveryState};
 use reprocess_core::ports::ledger::{DeliveryFilter, rules};
 use reprocess_core::ports::writer::{StagedId, StampId};
-use sqlx::SqliteConnection;
+use sqlx::{QueryBuilder, SqliteConnection};
 
 use super::row::{from_word, instant, json, micros, parsed, word};
 use crate::error::Doing;
@@ -186,17 +186,21 @@ pub(super) async fn records(
     filter: &DeliveryFilter,
 ) -> Result<Vec<DeliveryRecord>> {
     type Row = (String, u32, Option<String>, String, String, String, String, i64);
-    let rows: Vec<Row> = sqlx::query_as(
-        "SELECT stamp, attempt, backfill, key, channel, payload, state, changed_us FROM reprocess_delivery
-         WHERE (?1 IS NULL OR backfill = ?1) AND (?2 IS NULL OR run = ?2) AND (?3 IS NULL OR state = ?3)
-         ORDER BY position",
-    )
-    .bind(filter.backfill.as_ref().map(BackfillId::as_str))
-    .bind(filter.run.as_ref().map(RunId::as_str))
-    .bind(filter.state.as_ref().map(word).transpose()?)
-    .fetch_all(conn)
-    .await
-    .doing("read deliveries")?;
+    let mut query = QueryBuilder::new(
+        "SELECT stamp, attempt, backfill, key, channel, payload, state, changed_us FROM reprocess_delivery WHERE true",
+    );
+    // Only conditions that are set stand in the text, so that each finds its index.
+    if let Some(backfill) = &filter.backfill {
+        query.push(" AND backfill = ").push_bind(backfill.as_str());
+    }
+    if let Some(run) = &filter.run {
+        query.push(" AND run = ").push_bind(run.as_str());
+    }
+    if let Some(state) = &filter.state {
+        query.push(" AND state = ").push_bind(word(state)?);
+    }
+    let query = query.push(" ORDER BY position").build_query_as();
+    let rows: Vec<Row> = query.fetch_all(conn).await.doing("read deliveries")?;
     let record = |(stamp, attempt, backfill, key, channel, payload, state, changed): Row| {
         Ok(DeliveryRecord {
             staged: StagedId { stamp: parsed(&stamp)?, attempt },

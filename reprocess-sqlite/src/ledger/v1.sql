@@ -171,7 +171,7 @@ CREATE TABLE reprocess_delivery (
 
 -- An event is delivered at most once.
 CREATE UNIQUE INDEX reprocess_delivery_released ON reprocess_delivery (key) WHERE state = 'released';
-CREATE INDEX reprocess_delivery_suppressed ON reprocess_delivery (key) WHERE state = 'suppressed';
+CREATE INDEX reprocess_delivery_state ON reprocess_delivery (state, key);
 CREATE INDEX reprocess_delivery_stamp ON reprocess_delivery (stamp, attempt);
 CREATE INDEX reprocess_delivery_run ON reprocess_delivery (run);
 CREATE INDEX reprocess_delivery_backfill ON reprocess_delivery (backfill, generation);

@@ -156,9 +156,11 @@ struct Planner<'a> {
 /// Tasks that write one table, by the start of their time; those without a time come first.
 #[derive(Default)]
 struct Producers {
-    by_start: BTreeMap<Option<DateTime<Utc>>, Vec<(Option<Interval>, TaskId)>>,
+    by_start: BTreeMap<Option<DateTime<Utc>>, Vec<Producer>>,
     longest: Duration,
 }
+
+type Producer = (Option<Interval>, TaskId);
 
 impl Producers {
     fn add(&mut self, interval: Option<Interval>, id: TaskId) {

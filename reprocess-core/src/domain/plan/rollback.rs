@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::downstream::{self, Changed};
 use super::facts::{Existing, KnownBackfill};
 use super::{Action, PLAN_FORMAT, Plan, Refused, Task, TaskId};
-use crate::domain::estimate::{EstimateInput, History, estimate};
+use crate::domain::estimate::Estimate;
 use crate::domain::fingerprint::Fingerprint;
 use crate::domain::ids::{
     Actor, BackfillId, JobName, LogicVersion, PartitionVersion, RunId, TableId, TableVersion,
@@ -100,7 +100,7 @@ pub fn plan_rollback(
         generation: known.map_or(1, |b| if b.open { b.generation } else { b.generation + 1 }),
         as_of,
         position,
-        estimate: estimate(&EstimateInput::new(Vec::new(), 1), &History::new()),
+        estimate: Estimate::default(),
         tasks,
         skipped: Vec::new(),
         refused,

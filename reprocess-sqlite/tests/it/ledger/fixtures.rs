@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
-use reprocess_core::domain::estimate::Estimate;
+use reprocess_core::domain::estimate::{EstimateInput, History, estimate};
 use reprocess_core::domain::ids::{Actor, JobName, LogicVersion, PartitionVersion};
 use reprocess_core::domain::partition::PartitionKey;
 use reprocess_core::domain::plan::Plan;
@@ -12,10 +12,10 @@ use reprocess_core::domain::request::{Request, Selection};
 use reprocess_core::domain::scope::Scope;
 use reprocess_core::domain::slice::{Base, Kept};
 use reprocess_core::domain::value::Value;
-use reprocess_core::ports::delivery::Delivery;
+use reprocess_core::ports::delivery::{Delivery, DeliveryState};
 use reprocess_core::ports::ledger::{
-    BackfillState, Change, Claim, RunLedger, RunRecord, Submitted, TaskFinish, TaskResult, TaskState,
-    Transition,
+    BackfillState, Change, Claim, DeliveryFilter, RunLedger, RunRecord, Submitted, TaskFinish, TaskResult,
+    TaskState, Transition,
 };
 use reprocess_core::ports::writer::{self, Commit, CommitEntry, Op, StagedId, StampId};
 use reprocess_sqlite::{Durability, SqliteConfig, SqliteLedger};
@@ -63,7 +63,7 @@ pub(super) fn plan(id: &str, keys: &[PartitionKey], after: &[&[u32]]) -> Plan {
         "generation": 1, "as_of": at(0), "position": 0,
         "tasks": keys.iter().enumerate().map(task).collect::<Vec<_>>(),
         "skipped": [], "refused": [], "downstream": [], "exposures": [], "owners": [], "widened": [], "warnings": [],
-        "estimate": Estimate::default(),
+        "estimate": estimate(&EstimateInput::new(Vec::new(), 1), &History::new()),
     });
     let mut plan = Plan::from_json(&plan.to_string()).unwrap();
     // A JSON value has put the columns of keys into alphabetical order.
@@ -180,6 +180,11 @@ pub(super) fn numbers(claims: &[Claim]) -> Vec<u32> {
 
 pub(super) async fn states(ledger: &dyn RunLedger) -> Vec<TaskState> {
     ledger.tasks(&"fix".into()).await.unwrap().iter().map(|task| task.state).collect()
+}
+
+pub(super) async fn deliveries(ledger: &dyn RunLedger) -> Vec<DeliveryState> {
+    let records = ledger.deliveries(&DeliveryFilter::default()).await.unwrap();
+    records.into_iter().map(|record| record.state).collect()
 }
 
 /// A ledger in a folder of its own; one call more is another handle on the same file.

@@ -1,0 +1,8 @@
+//! The engine over the reference backend. Expected values are worked out by hand.
+
+mod backfill;
+mod crash;
+mod faults;
+mod review;
+mod runs;
+mod shop;
