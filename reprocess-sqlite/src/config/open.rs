@@ -47,7 +47,7 @@ pub(super) async fn database(config: SqliteConfig, path: &Path) -> Result<Sqlite
     let read = open(&config, attaching(pool(config.readers), &attach), reading).await?;
     let path = path.canonicalize().unwrap_or(path);
     let database = SqliteDatabase { inner: Arc::new(Inner { config, path, write, read, stage }) };
-    database.migrate("the catalog of tables", crate::catalog::STEPS).await?;
+    database.migrate("tables", crate::catalog::STEPS).await?;
     Ok(database)
 }
 
@@ -67,7 +67,7 @@ impl SqliteDatabase {
         let done = usize::try_from(version).ok().filter(|done| *done <= steps.len()).ok_or_else(|| {
             Error::new(
                 ErrorKind::Corrupt,
-                format!("{component} is stored in version {version}, and this library knows {newest}"),
+                format!("the file holds {component} of version {version}, and this library knows {newest}"),
             )
             .with_context("file", self.path().display())
             .with_advice("a newer release of reprocess wrote here; use that one")

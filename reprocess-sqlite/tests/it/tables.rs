@@ -12,4 +12,5 @@ mod schema;
 mod shadow;
 mod source;
 mod support;
+mod times;
 mod types;

@@ -12,7 +12,7 @@ use reprocess_core::ports::reader::SnapshotReader;
 use reprocess_core::ports::staged::StagedReader;
 use reprocess_core::ports::writer::{CommitOutcome, CommitRequest, Intent, PartitionWriter};
 use reprocess_sqlite::{SqliteConfig, SqliteLedger, SqliteTable};
-use sqlx::Executor;
+use sqlx::{ConnectOptions, Executor};
 
 use super::support::*;
 
@@ -146,8 +146,10 @@ async fn files_that_are_none_and_files_of_a_newer_library_are_refused() {
     assert_eq!(error.kind(), ErrorKind::Corrupt);
     let f = fixture().await;
     f.sql("UPDATE reprocess_meta SET version = 1000").await;
-    let error =
-        refused(reprocess_sqlite::SqliteDatabase::open(f.db.path()).await, &["1000", "newer release"]);
+    let error = refused(
+        reprocess_sqlite::SqliteDatabase::open(f.db.path()).await,
+        &["tables of version 1000", "newer release"],
+    );
     assert_eq!(error.kind(), ErrorKind::Corrupt);
     let error = refused(
         reprocess_sqlite::SqliteDatabase::open(folder.path().join("no/folder.db")).await,
@@ -164,10 +166,23 @@ async fn staged_rows_survive_the_process() {
     let staged = f.stage("r1", &one, Intent::Replace, &[("2026-10-01", "FR", 1, 1, 0)]).await.unwrap();
     f.db.close().await;
     let table = SqliteTable::new(open(&f.folder).await, f.table.spec().clone());
-    assert_eq!(table.list(&"r1".into()).await.unwrap(), [staged.id.clone()]);
+    assert_eq!(table.list(&"r1".into()).await.unwrap(), std::slice::from_ref(&staged.id));
     let again = table.open(&staged.id).await.unwrap().unwrap();
     assert_eq!(again, staged);
     committed(commit(&table, &[apply(&again)], &base, false).await.unwrap());
+    assert!(table.open(&staged.id).await.unwrap().is_none());
+    // A process that died right after its commit left its rows behind; the next staging removes them.
+    let path = format!("{}.staged", f.db.path().display());
+    let mut staged_file = sqlx::sqlite::SqliteConnectOptions::new().filename(path).connect().await.unwrap();
+    let stamp = serde_json::to_string(&staged.id.stamp).unwrap();
+    sqlx::query("INSERT INTO manifest (n, table_id, stamp, attempt, run, complete, staged) VALUES (99, 'sales', ?, 1, 'r1', 1, ?)")
+        .bind(stamp)
+        .bind(serde_json::to_string(&staged).unwrap())
+        .execute(&mut staged_file)
+        .await
+        .unwrap();
+    assert!(table.open(&staged.id).await.unwrap().is_some());
+    table.stage(&request("r2", &one, Intent::Replace), of(batch(&[]))).await.unwrap();
     assert!(table.open(&staged.id).await.unwrap().is_none());
 }
 

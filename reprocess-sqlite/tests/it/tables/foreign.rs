@@ -73,6 +73,22 @@ async fn a_commit_conflicts_with_foreign_rows_and_a_pin_breaks() {
 }
 
 #[tokio::test]
+async fn what_a_trigger_of_the_user_writes_to_another_table_is_foreign_there() {
+    let f = fixture().await;
+    let down = SqliteTable::new(f.db.clone(), TableSpec::new("down", by_day_and_country()));
+    down.create(&columns()).await.unwrap();
+    f.sql(
+        "CREATE TRIGGER copy AFTER INSERT ON sales BEGIN
+           INSERT INTO down VALUES (new.day, new.country, new.id, new.amount, new.rev); END",
+    )
+    .await;
+    f.replace("r1", &days(&["2026-10-01"]), &[("2026-10-01", "FR", 1, 1, 0)]).await;
+    let head = down.head(&days(&["2026-10-01", "2026-10-02"])).await.unwrap();
+    assert_eq!(head.partitions.values().map(|v| v.as_str()).collect::<Vec<_>>(), ["1", "0"]);
+    assert_eq!(f.version(day("2026-10-01")).await.as_str(), "1");
+}
+
+#[tokio::test]
 async fn a_value_that_no_partition_has_moves_everything() {
     let f = fixture().await;
     f.sql("INSERT INTO sales VALUES (x'00', 'FR', 3, 3, 0)").await;

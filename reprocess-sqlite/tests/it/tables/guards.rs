@@ -99,7 +99,7 @@ async fn a_stream_that_fails_half_way_leaves_nothing_behind() {
     f.table.stage(&request, of(batch(&[("2026-10-01", "FR", 1, 1, 0)]))).await.unwrap();
     let staged = f.table.stage(&request, of(batch(&[("2026-10-01", "FR", 1, 2, 0)]))).await.unwrap();
     assert_eq!(f.table.open(&request.id).await.unwrap(), Some(staged.clone()));
-    assert_eq!(f.table.list(&"run".into()).await.unwrap(), [request.id.clone()]);
+    assert_eq!(f.table.list(&"run".into()).await.unwrap(), std::slice::from_ref(&request.id));
     assert_eq!(staged.rows(), 1);
     f.table.discard(&request.id).await.unwrap();
     f.table.discard(&request.id).await.unwrap();

@@ -54,7 +54,7 @@ async fn with_a_newer_column_every_order_gives_the_same_table() {
                 .await;
         }
         let rows = f.rows().await;
-        assert_eq!(rows[rows.len() - 1], "2026-10-03/FR/1/30/3", "{order:?}");
+        assert!(rows.contains(&"2026-10-03/FR/1/30/3".to_owned()), "{order:?}");
         assert!(rows.contains(&"2026-10-02/FR/3/20/2".to_owned()), "{order:?}");
         // Equal revisions keep the row that was there first.
         let first = order.iter().position(|p| *p == 0) < order.iter().position(|p| *p == 2);

@@ -57,6 +57,7 @@ async fn the_overlay_shows_production_as_it_would_be() {
     let base = f.table.head(&one.union(&two)).await.unwrap();
     committed(commit(&f.table, &[apply(&first), apply(&second)], &base, false).await.unwrap());
     assert_eq!(f.rows().await, shown);
+    let pinned = pin(&f.table, Slice::All).await.unwrap();
     refused(f.table.read_overlaid(&[first], &pinned).await.map(drop), &["gone"]);
 }
 
