@@ -6,6 +6,7 @@ mod guards;
 mod merge;
 mod names;
 mod query;
+mod random;
 mod replace;
 mod restore;
 mod schema;

@@ -25,7 +25,7 @@ use reprocess_core::ports::writer::{
     StageRequest, Staged, StagedId, StampId, Visibility,
 };
 use reprocess_core::{Error, Result};
-use reprocess_sqlite::{SqliteConfig, SqliteDatabase, SqliteTable};
+use reprocess_sqlite::{Durability, SqliteConfig, SqliteDatabase, SqliteTable};
 use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection};
 use sqlx::{AssertSqlSafe, ConnectOptions, Executor};
 use tempfile::TempDir;
@@ -60,7 +60,8 @@ pub(super) async fn fixture_of(partitioning: Partitioning) -> Fixture {
 
 pub(super) async fn open(folder: &TempDir) -> SqliteDatabase {
     // Small batches, so that every test crosses a border between two.
-    SqliteConfig::new().with_batch_rows(2).open(folder.path().join("a file?.db")).await.unwrap()
+    let config = SqliteConfig::new().with_batch_rows(2).with_durability(Durability::Normal);
+    config.open(folder.path().join("a file?.db")).await.unwrap()
 }
 
 pub(super) fn columns() -> SchemaRef {
