@@ -156,8 +156,6 @@ fn sample(row: &LedgerRow) -> Sample {
     let after = record.after.as_ref();
     let sample =
         Sample::new(u64::try_from(duration.num_milliseconds()).unwrap_or(0), after.map_or(0, |p| p.rows));
-    match after {
-        Some(profile) => sample.with_written_bytes(profile.size_bytes),
-        None => sample,
-    }
+    let sample = record.read_bytes.into_iter().fold(sample, Sample::with_read_bytes);
+    after.into_iter().fold(sample, |sample, profile| sample.with_written_bytes(profile.size_bytes))
 }

@@ -227,7 +227,7 @@ impl Engine {
         let result = known.result.as_ref().ok_or_else(|| Error::internal("a staged task has no result"))?;
         let set = result.staged.clone().ok_or_else(|| Error::internal("a staged task has nothing staged"))?;
         let at = attempt(plan, task, known, origin, existing);
-        let mut entry = self.entry(&at, Write::Apply(set), result, plan.position)?;
+        let mut entry = self.entry(&at, Write::Apply(set), result)?;
         entry.attempt = known.attempt;
         for row in &mut entry.finish.records {
             row.attempt = known.attempt;

@@ -44,6 +44,11 @@ impl Attempt<'_> {
     pub(super) fn number(&self) -> u32 {
         self.claim.map_or(1, |claim| claim.attempt)
     }
+
+    /// A result of which only the plan's part is known.
+    pub(super) fn empty_result(&self) -> TaskResult {
+        TaskResult::new(self.task.base.clone(), self.plan.position)
+    }
 }
 
 impl Engine {
@@ -108,6 +113,7 @@ impl Engine {
             output_partition: None,
             before: result.and_then(|r| profile_of(&r.before, unit)),
             after: result.and_then(|r| profile_of(&r.after, unit)),
+            read_bytes: result.and_then(|r| r.read_bytes),
             verdict: result.and_then(|r| r.verdict.clone()),
             kept: None,
             queued_at: at.queued_at,
@@ -119,14 +125,14 @@ impl Engine {
     }
 
     /// What the ledger is told with a commit.
-    pub(super) fn finish(&self, at: &Attempt<'_>, result: &TaskResult, pinned_at: u64) -> Result<TaskFinish> {
+    pub(super) fn finish(&self, at: &Attempt<'_>, result: &TaskResult) -> Result<TaskFinish> {
         let task = at.claim.map(|claim| (claim.backfill.clone(), claim.generation, claim.task));
         Ok(TaskFinish {
             records: self.records(at, Some(result), RunStatus::Committed, None)?,
             task,
             deliver: at.plan.request.deliver,
             stale: self.stale_after(at, result)?,
-            pinned_at,
+            pinned_at: result.pinned_at,
         })
     }
 

@@ -1,7 +1,8 @@
 //! Running a transform and staging its rows.
 
 use std::panic::AssertUnwindSafe;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::PoisonError;
+use std::sync::atomic::Ordering;
 
 use futures::FutureExt;
 
@@ -21,7 +22,7 @@ use crate::engine::pins::Resolved;
 use crate::engine::record::Attempt;
 use crate::error::{Error, ErrorKind, Result};
 use crate::ports::ledger::TaskResult;
-use crate::ports::transform::{TaskContext, host_error, logical_date};
+use crate::ports::transform::{Seen, TaskContext, host_error, logical_date};
 use crate::ports::writer::{
     Intent, MergeKeys, PartitionWriter, Rows, StageRequest, Staged, StagedId, Visibility,
 };
@@ -37,7 +38,7 @@ impl Engine {
         let job = self.host.catalog().job(&at.task.job)?;
         let writer = self.host.writer(&at.task.table)?.as_ref();
         let before = self.before(at, writer, job).await?;
-        let staged = retried(self, || self.stage_once(at, resolved, base, writer)).await?;
+        let (staged, read_bytes) = retried(self, || self.stage_once(at, resolved, base, writer)).await?;
         let after = match (&staged.intent, writer.staged(), &staged.visibility) {
             (Intent::Replace, ..) | (_, None, _) => staged.profiles.clone(),
             // A direct merge over a large table is not worth reading all of it twice.
@@ -49,10 +50,11 @@ impl Engine {
             staged: Some(staged),
             inputs: resolved.pins.clone(),
             fingerprint: Some(resolved.fingerprint.clone()),
-            base: base.clone(),
             before,
             after,
             verdict,
+            read_bytes,
+            ..TaskResult::new(base.clone(), resolved.pinned_at)
         })
     }
 
@@ -80,10 +82,11 @@ impl Engine {
         resolved: &Resolved,
         base: &Base,
         writer: &dyn PartitionWriter,
-    ) -> Result<Staged> {
+    ) -> Result<(Staged, Option<u64>)> {
         let job = self.host.catalog().job(&at.task.job)?;
-        let deliveries = Arc::default();
-        let rows = self.transform(at.task, resolved, &deliveries).await?;
+        let seen = Seen::default();
+        let rows = self.transform(at.task, resolved, &seen).await?;
+        let by_own_engine = matches!(rows, Rows::Query(_));
         if let Rows::Stream { schema, .. } = &rows
             && writer.schema().await?.is_none()
         {
@@ -99,19 +102,15 @@ impl Engine {
             base: base.clone(),
         };
         let staged = writer.stage(&request, rows).await?;
-        let batch = std::mem::take(&mut *deliveries.lock().unwrap_or_else(PoisonError::into_inner));
+        let batch = std::mem::take(&mut *seen.deliveries.lock().unwrap_or_else(PoisonError::into_inner));
         let backfill = at.origin.backfill.as_ref();
         self.ledger.prepare_deliveries(&staged.id, backfill, &batch, self.clock.now()).await?;
-        Ok(staged)
+        let read_bytes = seen.read_bytes.load(Ordering::Relaxed);
+        Ok((staged, (!by_own_engine).then_some(read_bytes)))
     }
 
     /// Runs the host's code. A panic in it is an error of the task and of nothing else.
-    pub(super) async fn transform(
-        &self,
-        task: &Task,
-        resolved: &Resolved,
-        deliveries: &Arc<Mutex<Vec<crate::ports::delivery::Delivery>>>,
-    ) -> Result<Rows> {
+    async fn transform(&self, task: &Task, resolved: &Resolved, seen: &Seen) -> Result<Rows> {
         let catalog = self.host.catalog();
         let zone = catalog.unit(catalog.job(&task.job)?)?.time().map_or(chrono_tz::UTC, |(_, c)| c.zone);
         let context = TaskContext {
@@ -122,7 +121,7 @@ impl Engine {
             date: task.interval.map(|i| logical_date(i.start(), zone)),
             parameters: task.parameters.clone(),
             inputs: resolved.inputs.clone(),
-            deliveries: Arc::clone(deliveries),
+            seen: seen.clone(),
         };
         let transform = self.host.transform(&task.job, &task.logic)?;
         match AssertUnwindSafe(transform.run(context)).catch_unwind().await {

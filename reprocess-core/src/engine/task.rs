@@ -85,9 +85,7 @@ impl Engine {
         }
         if let Action::Restore { kept, .. } = &at.task.action {
             let result = self.restore_result(at).await?;
-            return self
-                .commit_task(at, result, Change::Restore(kept.clone()), at.plan.position, fence)
-                .await;
+            return self.commit_task(at, result, Change::Restore(kept.clone()), fence).await;
         }
         let resolved = self.resolve(at.plan, at.task, Pinning::Committed).await?;
         if let Some(why) = self.unchanged(at, &resolved).await? {
@@ -108,7 +106,7 @@ impl Engine {
                 .with_advice("nothing was committed; look at the logic or at the expectations"));
         }
         let staged = result.staged.clone().ok_or_else(|| Error::internal("a task staged nothing"))?;
-        self.commit_task(at, result, Change::Apply(staged), resolved.pinned_at, fence).await
+        self.commit_task(at, result, Change::Apply(staged), fence).await
     }
 
     async fn commit_task(
@@ -116,11 +114,10 @@ impl Engine {
         at: &Attempt<'_>,
         result: TaskResult,
         change: Change,
-        pinned_at: u64,
         fence: Option<&Fence>,
     ) -> Result<Option<TaskEnd>> {
         let writer = self.host.writer(&at.task.table)?.as_ref();
-        let entry = self.entry(at, change, &result, pinned_at)?;
+        let entry = self.entry(at, change, &result)?;
         let mut base = at.task.base.clone();
         loop {
             let ended = self
@@ -146,19 +143,13 @@ impl Engine {
         }
     }
 
-    pub(super) fn entry(
-        &self,
-        at: &Attempt<'_>,
-        change: Change,
-        result: &TaskResult,
-        pinned_at: u64,
-    ) -> Result<CommitEntry> {
+    pub(super) fn entry(&self, at: &Attempt<'_>, change: Change, result: &TaskResult) -> Result<CommitEntry> {
         Ok(CommitEntry {
             scope: at.task.scope.clone(),
             change,
             stamp: self.stamp(at)?,
             attempt: at.number(),
-            finish: self.finish(at, result, pinned_at)?,
+            finish: self.finish(at, result)?,
         })
     }
 
@@ -195,7 +186,7 @@ impl Engine {
             Found::No => return Ok(None),
             Found::Yes(commit) => commit,
             Found::HistoryExpired => {
-                let entry = self.entry(at, Change::Adopt, &empty_result(&at.task.base), at.plan.position)?;
+                let entry = self.entry(at, Change::Adopt, &at.empty_result())?;
                 return Err(unknown(writer, &entry));
             }
         };
@@ -203,7 +194,7 @@ impl Engine {
             Some(result) => result.clone(),
             None => self.adopted_result(at, &commit.partitions).await?,
         };
-        let entry = self.entry(at, Change::Adopt, &result, at.plan.position)?;
+        let entry = self.entry(at, Change::Adopt, &result)?;
         retried(self, || self.ledger.finish(&commit, std::slice::from_ref(&entry))).await?;
         Ok(Some(TaskEnd::Committed))
     }
@@ -214,7 +205,7 @@ impl Engine {
         let job = self.host.catalog().job(&at.task.job)?;
         let (head, profiles) = retried(self, || writer.profile(&at.task.scope, &job.profile)).await?;
         let untouched = head.moved_since(committed).is_empty();
-        let mut result = empty_result(&at.task.base);
+        let mut result = at.empty_result();
         if untouched {
             result.after = profiles;
         }
@@ -229,7 +220,7 @@ impl Engine {
     async fn restore_result(&self, at: &Attempt<'_>) -> Result<TaskResult> {
         let writer = self.host.writer(&at.task.table)?;
         let job = self.host.catalog().job(&at.task.job)?;
-        let mut result = empty_result(&at.task.base);
+        let mut result = at.empty_result();
         result.before = retried(self, || writer.profile(&at.task.scope, &job.profile)).await?.1;
         let Action::Restore { undo, .. } = &at.task.action else { return Ok(result) };
         let rows = self.ledger.run(undo).await?;
@@ -324,18 +315,6 @@ impl Engine {
             true => TaskEnd::Staged(Box::new(result)),
             false => TaskEnd::Lost,
         })
-    }
-}
-
-fn empty_result(base: &Base) -> TaskResult {
-    TaskResult {
-        staged: None,
-        inputs: BTreeMap::new(),
-        fingerprint: None,
-        base: base.clone(),
-        before: Vec::new(),
-        after: Vec::new(),
-        verdict: None,
     }
 }
 

@@ -117,6 +117,7 @@ pub(super) fn record(run: &str, key: &PartitionKey) -> RunRecord {
         output_partition: None,
         before: None,
         after: None,
+        read_bytes: None,
         verdict: None,
         kept: None,
         queued_at: at(0),

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::future::Future;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use arrow_array::RecordBatch;
@@ -139,7 +140,14 @@ pub struct TaskContext {
     pub(crate) date: Option<NaiveDate>,
     pub(crate) parameters: BTreeMap<String, serde_json::Value>,
     pub(crate) inputs: BTreeMap<String, PinnedInput>,
+    pub(crate) seen: Seen,
+}
+
+/// What the engine learns from a transform beside its rows.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Seen {
     pub(crate) deliveries: Arc<Mutex<Vec<Delivery>>>,
+    pub(crate) read_bytes: Arc<AtomicU64>,
 }
 
 impl TaskContext {
@@ -191,7 +199,13 @@ impl TaskContext {
 
     /// The rows of an input's pinned slice.
     pub async fn read(&self, name: &str) -> Result<(SchemaRef, RowStream)> {
-        self.input(name)?.read().await.map_err(|e| e.with_context("input", name))
+        let (schema, rows) = self.input(name)?.read().await.map_err(|e| e.with_context("input", name))?;
+        let read_bytes = Arc::clone(&self.seen.read_bytes);
+        let counted = rows.inspect_ok(move |batch| {
+            let size_bytes = u64::try_from(batch.get_array_memory_size()).unwrap_or(u64::MAX);
+            read_bytes.fetch_add(size_bytes, Ordering::Relaxed);
+        });
+        Ok((schema, counted.boxed()))
     }
 
     /// The rows of an input's pinned slice as one batch; for slices that fit into memory.
@@ -204,7 +218,7 @@ impl TaskContext {
 
     /// Prepares a delivery: it is written to the ledger with the staged output, and sent only after the commit.
     pub fn deliver(&self, delivery: Delivery) {
-        self.deliveries.lock().unwrap_or_else(PoisonError::into_inner).push(delivery);
+        self.seen.deliveries.lock().unwrap_or_else(PoisonError::into_inner).push(delivery);
     }
 }
 

@@ -46,15 +46,7 @@ async fn states(ledger: &MemoryLedger) -> Vec<TaskState> {
 }
 
 fn result() -> TaskResult {
-    TaskResult {
-        staged: None,
-        inputs: std::collections::BTreeMap::new(),
-        fingerprint: None,
-        base: Base::new("0".into(), std::collections::BTreeMap::new()),
-        before: Vec::new(),
-        after: Vec::new(),
-        verdict: None,
-    }
+    TaskResult::new(Base::new("0".into(), std::collections::BTreeMap::new()), 0)
 }
 
 #[tokio::test]

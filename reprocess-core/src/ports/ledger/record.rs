@@ -14,7 +14,7 @@ use crate::domain::partition::PartitionKey;
 use crate::domain::plan::{Plan, TaskId};
 use crate::domain::profile::Profile;
 use crate::domain::scope::Scope;
-use crate::domain::slice::{Kept, Pin};
+use crate::domain::slice::{Base, Kept, Pin};
 use crate::domain::validate::Verdict;
 use crate::ports::writer::{Staged, StampId};
 
@@ -117,6 +117,9 @@ pub struct RunRecord {
     pub before: Option<Profile>,
     /// What was written: rows, bytes, totals, digests.
     pub after: Option<Profile>,
+    /// Bytes that were read, as Arrow arrays; unknown where the table's own engine read them.
+    #[serde(default)]
+    pub read_bytes: Option<u64>,
     /// What the validator said.
     pub verdict: Option<Verdict>,
     /// What the commit replaced, where it was kept.
@@ -468,6 +471,7 @@ impl TaskRecord {
 
 /// What a task left for the review and the publication.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct TaskResult {
     /// What it staged; `None` for a restore, which has nothing to stage.
     pub staged: Option<Staged>,
@@ -476,11 +480,33 @@ pub struct TaskResult {
     /// Its fingerprint.
     pub fingerprint: Option<Fingerprint>,
     /// The base that its commit expects: that of the plan, or one taken anew when it was staged again.
-    pub base: crate::domain::slice::Base,
+    pub base: Base,
     /// Profiles of its scope in production when it was staged.
     pub before: Vec<Profile>,
     /// What its scope will look like.
     pub after: Vec<Profile>,
     /// What the validator said.
     pub verdict: Option<Verdict>,
+    /// Bytes that were read, as Arrow arrays; unknown where the table's own engine read them.
+    #[serde(default)]
+    pub read_bytes: Option<u64>,
+    /// Position of the ledger when the inputs were pinned.
+    pub pinned_at: u64,
+}
+
+impl TaskResult {
+    /// A result on a base, with nothing known beside it.
+    pub fn new(base: Base, pinned_at: u64) -> Self {
+        Self {
+            staged: None,
+            inputs: BTreeMap::new(),
+            fingerprint: None,
+            base,
+            before: Vec::new(),
+            after: Vec::new(),
+            verdict: None,
+            read_bytes: None,
+            pinned_at,
+        }
+    }
 }

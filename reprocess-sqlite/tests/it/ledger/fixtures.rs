@@ -124,15 +124,7 @@ pub(super) async fn finished(ledger: &dyn RunLedger, record: RunRecord) {
 }
 
 pub(super) fn result() -> TaskResult {
-    TaskResult {
-        staged: None,
-        inputs: BTreeMap::new(),
-        fingerprint: None,
-        base: Base::new("0".into(), BTreeMap::new()),
-        before: Vec::new(),
-        after: Vec::new(),
-        verdict: None,
-    }
+    TaskResult::new(Base::new("0".into(), BTreeMap::new()), 0)
 }
 
 pub(super) fn mail(key: &str) -> Delivery {

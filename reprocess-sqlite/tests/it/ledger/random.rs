@@ -212,7 +212,9 @@ impl Both {
             digest: "d".into(),
             payload: serde_json::Value::Null,
         };
-        TaskResult { staged: Some(staged), ..result() }
+        let mut result = result();
+        result.staged = Some(staged);
+        result
     }
 
     async fn restage(&mut self) {
