@@ -40,7 +40,7 @@ use serde::{Deserialize, Serialize};
 
 /// A table in a directory, with one dimension, so that a key is a file.
 #[derive(Debug)]
-pub struct DirTable {
+pub(crate) struct DirTable {
     spec: TableSpec,
     dir: PathBuf,
 }
@@ -72,7 +72,7 @@ fn unsupported(what: &str) -> Error {
 
 impl DirTable {
     /// Opens the directory, and makes it where there is none.
-    pub fn open(dir: impl Into<PathBuf>, spec: TableSpec) -> Result<Self> {
+    pub(crate) fn open(dir: impl Into<PathBuf>, spec: TableSpec) -> Result<Self> {
         let dir = dir.into();
         if spec.partitioning.dimensions().len() != 1 {
             return Err(unsupported("has exactly one dimension"));

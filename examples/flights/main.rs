@@ -7,7 +7,7 @@
 mod data;
 mod jobs;
 mod numbers;
-mod story;
+pub(crate) mod story;
 
 use std::path::PathBuf;
 use std::process::ExitCode;

@@ -347,7 +347,8 @@ impl Catalog {
     /// What a task of the job over these units may touch in the output.
     pub fn scope(&self, job: &JobSpec, units: &[PartitionKey]) -> Result<Scope> {
         let output = &self.table(&job.output)?.partitioning;
-        if output.dimensions().is_empty() || job.unit.as_ref().is_some_and(|unit| unit != output) {
+        let whole = output.dimensions().is_empty() || units.iter().any(PartitionKey::is_whole);
+        if whole || job.unit.as_ref().is_some_and(|unit| unit != output) {
             return Ok(Scope::whole_table());
         }
         Scope::keys(units.iter().cloned())
