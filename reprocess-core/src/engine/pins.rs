@@ -28,7 +28,8 @@ pub(super) struct Resolved {
 pub(super) enum Pinning<'a> {
     /// As the plan says; what its own tasks produce is read from production, where they have committed it.
     Committed,
-    /// As the plan says; what its own tasks produce is read from what they have staged.
+    /// As the plan says; what its own tasks produce is read from what they have staged, and from production where they
+    /// have nothing staged: it was published before, or found unchanged.
     Staged(&'a BTreeMap<TaskId, TaskResult>),
     /// All anew, since production moved after the plan was made; with what tasks have staged, where there is some.
     Anew(&'a BTreeMap<TaskId, TaskResult>),
@@ -57,7 +58,7 @@ impl Engine {
             return Err(Error::internal("a restore reads no inputs"));
         };
         let mut pinned_at = plan.position;
-        if !matches!(pinning, Pinning::Staged(_)) && inputs.values().any(|i| self.repins(i, &pinning)) {
+        if inputs.values().any(|i| self.repins(i, &pinning)) {
             pinned_at = self.ledger.position().await?;
         }
         let mut resolved = BTreeMap::new();
@@ -82,7 +83,10 @@ impl Engine {
     fn repins(&self, input: &PlannedInput, pinning: &Pinning<'_>) -> bool {
         match pinning {
             Pinning::Committed => !input.produced_by.is_empty(),
-            Pinning::Staged(_) => false,
+            Pinning::Staged(results) => {
+                let staged = |id: &TaskId| results.get(id).is_some_and(|result| result.staged.is_some());
+                !input.produced_by.iter().all(staged)
+            }
             Pinning::Anew(_) => true,
         }
     }

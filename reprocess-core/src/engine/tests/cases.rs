@@ -1,0 +1,65 @@
+//! Cases that are easy to get wrong: found by looking for trouble.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::shop::{Shop, contents, day, days, fix, orders, revenue_table, revenues, worker};
+use crate::domain::ids::BackfillId;
+use crate::domain::job::MergeSpec;
+use crate::domain::plan::RollbackRequest;
+use crate::domain::request::{Mode, Order, Request, Selection, WhenLeased};
+use crate::domain::scope::Scope;
+use crate::engine::{Publication, RunOutcome, RunRequest};
+use crate::ports::clock::Clock;
+use crate::ports::ledger::{BackfillState, Change, LedgerReader, RunLedger, TaskState};
+use crate::ports::reader::SnapshotReader;
+
+fn balances(rows: &[(u32, i64)]) -> arrow_array::RecordBatch {
+    use arrow_array::{ArrayRef, Date32Array, Int64Array, RecordBatch};
+    let epoch = chrono::NaiveDate::from_ymd_opt(1970, 1, 1).unwrap();
+    let number = |d: u32| i32::try_from((super::shop::date(d) - epoch).num_days()).unwrap();
+    let columns: [(&str, ArrayRef); 2] = [
+        ("day", Arc::new(rows.iter().map(|r| Some(number(r.0))).collect::<Date32Array>())),
+        ("cents", Arc::new(rows.iter().map(|r| Some(r.1)).collect::<Int64Array>())),
+    ];
+    RecordBatch::try_from_iter_with_nullable(columns.map(|(name, array)| (name, array, true))).unwrap()
+}
+
+fn rollback(id: &str, partitions: Option<&[u32]>) -> RollbackRequest {
+    RollbackRequest {
+        id: id.into(),
+        of: "fix".into(),
+        partitions: partitions.map(|days| days.iter().map(|d| day(*d)).collect()),
+        reason: "it was wrong".into(),
+        requester: "ann".into(),
+    }
+}
+
+async fn roll_back(shop: &Shop, request: &RollbackRequest) -> BackfillState {
+    let engine = shop.engine();
+    let plan = engine.plan_rollback(request).await.unwrap();
+    let _ = engine.submit(&plan, &"ann".into()).await.unwrap();
+    engine.approve(&plan.request.id, &plan.digest(), &"bob".into(), "").await.unwrap();
+    engine.execute(&plan.request.id, &worker("w1"), |_| {}).await.unwrap().state
+}
+
+#[tokio::test]
+async fn what_is_staged_again_after_half_a_publication_reads_what_was_published() {
+    let shop = Shop::new();
+    shop.scheduled("revenue", 1, 3).await;
+    shop.scheduled("balance", 1, 3).await;
+    let request = fix(1, 3).with_mode(Mode::Shadow).with_job("balance", "v1");
+    let _ = shop.backfill(&request).await;
+    shop.accept("fix").await;
+    let engine = shop.engine();
+    shop.balance.replace_unmanaged(&Scope::key(day(1)).unwrap(), &balances(&[(1, 5)])).unwrap();
+    let published = engine.publish(&"fix".into(), &"ann".into(), &worker("w1")).await.unwrap();
+    assert!(matches!(published, Publication::Stale { .. }));
+    assert_eq!(revenues(&shop).await, ["01 FR 10000", "02 FR 7000", "03 FR 3000"]);
+    let done = engine.execute(&"fix".into(), &worker("w1"), |_| {}).await.unwrap();
+    assert_eq!(done.state, BackfillState::AwaitingReview, "{:?}", done.tasks);
+    shop.accept("fix").await;
+    let published = engine.publish(&"fix".into(), &"ann".into(), &worker("w1")).await.unwrap();
+    assert_eq!(published, Publication::Published);
+    assert_eq!(contents(&shop.balance).await, ["10000 2026-10-01", "17000 2026-10-02", "20000 2026-10-03"]);
+}
