@@ -63,3 +63,24 @@ async fn what_is_staged_again_after_half_a_publication_reads_what_was_published(
     assert_eq!(published, Publication::Published);
     assert_eq!(contents(&shop.balance).await, ["10000 2026-10-01", "17000 2026-10-02", "20000 2026-10-03"]);
 }
+
+#[tokio::test]
+async fn later_intervals_of_a_merge_without_order_are_merged_again_though_unchanged() {
+    let shop = Shop::new();
+    let engine = shop.engine_merging(MergeSpec::by(["country"]));
+    for d in 1..=5 {
+        let run = RunRequest::scheduled(format!("customers-{d}"), "customers", day(d));
+        let _ = engine.run(&run, &worker("schedule")).await.unwrap();
+    }
+    assert_eq!(contents(&shop.customers).await, ["1000 FR 7", "900 DE 4"]);
+    shop.orders.append_unmanaged(&orders(&[(3, 9, "FR", 1, false)])).unwrap();
+    let request = Request::new("late", days(3, 3), "late rows", "ann")
+        .with_job("customers", "v1")
+        .with_mode(Mode::Direct);
+    let plan = engine.plan(&request).await.unwrap();
+    let _ = engine.submit(&plan, &"ann".into()).await.unwrap();
+    engine.approve(&plan.request.id, &plan.digest(), &"bob".into(), "").await.unwrap();
+    let done = engine.execute(&"late".into(), &worker("w1"), |_| {}).await.unwrap();
+    assert_eq!(done.state, BackfillState::Published);
+    assert_eq!(contents(&shop.customers).await, ["1000 FR 7", "900 DE 4"], "day 5 has the last word");
+}
