@@ -84,3 +84,37 @@ async fn later_intervals_of_a_merge_without_order_are_merged_again_though_unchan
     assert_eq!(done.state, BackfillState::Published);
     assert_eq!(contents(&shop.customers).await, ["1000 FR 7", "900 DE 4"], "day 5 has the last word");
 }
+
+#[tokio::test]
+async fn rows_that_no_run_has_written_are_not_said_to_be_one_s_when_they_come_back() {
+    let shop = Shop::new();
+    shop.scheduled("revenue", 1, 1).await;
+    let batch = {
+        use arrow_array::{ArrayRef, Date32Array, Int64Array, RecordBatch, StringArray};
+        let columns: [(&str, ArrayRef); 3] = [
+            ("day", Arc::new(Date32Array::from(vec![20727]))),
+            ("country", Arc::new(StringArray::from(vec!["FR"]))),
+            ("cents", Arc::new(Int64Array::from(vec![1]))),
+        ];
+        RecordBatch::try_from_iter_with_nullable(columns.map(|(name, array)| (name, array, true))).unwrap()
+    };
+    shop.revenue.replace_unmanaged(&Scope::key(day(1)).unwrap(), &batch).unwrap();
+    let _ = shop.backfill(&fix(1, 1)).await;
+    assert_eq!(roll_back(&shop, &rollback("back", None)).await, BackfillState::Published);
+    assert_eq!(revenues(&shop).await, ["01 FR 1"]);
+    let next = RunRequest::scheduled("next", "revenue", day(1));
+    assert_eq!(shop.engine().run(&next, &worker("w")).await.unwrap(), RunOutcome::Committed);
+    assert_eq!(revenues(&shop).await, ["01 FR 15000"]);
+}
+
+#[tokio::test]
+async fn a_backfill_that_ran_twice_is_taken_back_to_what_was_before_it() {
+    let shop = Shop::new();
+    shop.scheduled("revenue", 1, 1).await;
+    let _ = shop.backfill(&fix(1, 1)).await;
+    shop.orders.append_unmanaged(&orders(&[(1, 9, "FR", 1, false)])).unwrap();
+    let _ = shop.backfill(&fix(1, 1)).await;
+    assert_eq!(revenues(&shop).await, ["01 FR 10001"]);
+    assert_eq!(roll_back(&shop, &rollback("back", None)).await, BackfillState::Published);
+    assert_eq!(revenues(&shop).await, ["01 FR 15000"]);
+}
