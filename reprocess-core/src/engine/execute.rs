@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
 
-use crate::domain::ids::{BackfillId, WorkerId};
+use crate::domain::ids::{BackfillId, JobName, LogicVersion, WorkerId};
 use crate::domain::plan::facts::Existing;
 use crate::domain::plan::{Action, Plan, TaskId};
 use crate::domain::validate::Decision;
@@ -99,7 +99,8 @@ impl Engine {
         watch: &(impl Fn(TaskEvent) + Send + Sync),
     ) -> Result<()> {
         let id = &record.plan.request.id;
-        let can_run = self.host.can_run();
+        let mut can_run = self.host.can_run();
+        can_run.extend(needs_no_code(&record.plan));
         let mut running = FuturesUnordered::new();
         loop {
             let free = record
@@ -215,6 +216,10 @@ impl Engine {
         }
         let tasks = self.ledger.tasks(id).await?;
         let (to, note) = conclusion(&record.plan, &tasks);
+        // Before the transition, since nobody would come back to it after a death in between.
+        if to == BackfillState::Published {
+            self.note_rollback(&record.plan, worker).await?;
+        }
         let change = Change {
             from: BackfillState::Running,
             to,
@@ -231,9 +236,6 @@ impl Engine {
         }
         if matches!(to, BackfillState::Aborted | BackfillState::Published) {
             self.release(&record.plan).await;
-        }
-        if to == BackfillState::Published {
-            self.note_rollback(&record.plan, worker).await?;
         }
         self.tell(&record.plan, to, note.as_deref().unwrap_or("every task is done")).await;
         Ok(())
@@ -293,12 +295,14 @@ fn report(
     Ok(())
 }
 
+/// What every host can run: bringing rows back needs no code of the version that wrote them.
+fn needs_no_code(plan: &Plan) -> BTreeSet<(JobName, LogicVersion)> {
+    let restores = plan.tasks.iter().filter(|task| matches!(task.action, Action::Restore { .. }));
+    restores.map(|task| (task.job.clone(), task.logic.clone())).collect()
+}
+
 /// Refuses to wait for tasks that no process of this host can run.
-fn check_runnable(
-    plan: &Plan,
-    tasks: &[TaskRecord],
-    can_run: &[(crate::domain::ids::JobName, crate::domain::ids::LogicVersion)],
-) -> Result<()> {
+fn check_runnable(plan: &Plan, tasks: &[TaskRecord], can_run: &[(JobName, LogicVersion)]) -> Result<()> {
     let claimed = tasks.iter().any(|t| t.state == TaskState::Claimed);
     for record in tasks.iter().filter(|t| t.state == TaskState::Pending && !claimed) {
         let task = plan.task(record.id)?;

@@ -17,7 +17,9 @@ use crate::engine::execute::origin;
 use crate::engine::lease::{Held, Kept, Leased};
 use crate::engine::record::{Attempt, Origin};
 use crate::error::{Error, ErrorKind, Result};
-use crate::ports::ledger::{BackfillRecord, BackfillState, Change, Fence, TaskRecord, TaskResult, TaskState};
+use crate::ports::ledger::{
+    BackfillRecord, BackfillState, Change, Fence, RunStatus, TaskRecord, TaskResult, TaskState,
+};
 use crate::ports::writer::{Change as Write, CommitEntry, Moved};
 
 /// What a reviewer looks at.
@@ -265,7 +267,8 @@ impl Engine {
             return Ok(());
         }
         let mut last = BTreeMap::new();
-        for row in self.ledger.changes(of).await? {
+        let rows = self.ledger.changes(of).await?;
+        for row in rows.into_iter().filter(|row| row.record.status == RunStatus::Committed) {
             last.insert((row.record.table, row.record.partition), row.record.trigger);
         }
         if last.values().all(|trigger| *trigger == crate::ports::ledger::Trigger::Rollback) {

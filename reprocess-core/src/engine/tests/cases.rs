@@ -118,3 +118,36 @@ async fn a_backfill_that_ran_twice_is_taken_back_to_what_was_before_it() {
     assert_eq!(roll_back(&shop, &rollback("back", None)).await, BackfillState::Published);
     assert_eq!(revenues(&shop).await, ["01 FR 15000"]);
 }
+
+#[tokio::test]
+async fn a_rollback_needs_no_code_of_what_it_takes_back() {
+    let shop = Shop::new();
+    shop.scheduled("revenue", 1, 1).await;
+    let _ = shop.backfill(&fix(1, 1)).await;
+    let engine = shop.engine_without_code();
+    let plan = engine.plan_rollback(&rollback("back", None)).await.unwrap();
+    let _ = engine.submit(&plan, &"ann".into()).await.unwrap();
+    engine.approve(&plan.request.id, &plan.digest(), &"bob".into(), "").await.unwrap();
+    let done = engine.execute(&plan.request.id, &worker("w1"), |_| {}).await.unwrap();
+    assert_eq!(done.state, BackfillState::Published);
+    assert_eq!(revenues(&shop).await, ["01 FR 15000"]);
+}
+
+#[tokio::test]
+async fn a_rollback_that_failed_does_not_count_as_taken_back() {
+    let shop = Shop::new();
+    shop.scheduled("revenue", 1, 2).await;
+    let _ = shop.backfill(&fix(1, 2)).await;
+    let engine = shop.engine();
+    let plan = engine.plan_rollback(&rollback("first", Some(&[2]))).await.unwrap();
+    let _ = engine.submit(&plan, &"ann".into()).await.unwrap();
+    engine.approve(&plan.request.id, &plan.digest(), &"bob".into(), "").await.unwrap();
+    shop.orders.append_unmanaged(&orders(&[(2, 9, "FR", 1, false)])).unwrap();
+    let late = RunRequest::scheduled("late", "revenue", day(2)).with_logic("v2");
+    let _ = engine.run(&late, &worker("schedule")).await.unwrap();
+    let done = engine.execute(&plan.request.id, &worker("w1"), |_| {}).await.unwrap();
+    assert_eq!(done.state, BackfillState::Failed);
+    engine.cancel(&plan.request.id, &"ann".into(), "").await.unwrap();
+    assert_eq!(roll_back(&shop, &rollback("second", Some(&[1]))).await, BackfillState::Published);
+    assert_eq!(engine.backfill(&"fix".into()).await.unwrap().state, BackfillState::Published);
+}
