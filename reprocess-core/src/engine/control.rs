@@ -2,11 +2,12 @@
 
 use crate::domain::ids::{Actor, BackfillId};
 use crate::domain::plan::Plan;
+use crate::domain::request::Mode;
 use crate::engine::Engine;
 use crate::error::{Error, ErrorKind, Result};
 use crate::ports::ledger::{
     Approval, BackfillRecord, BackfillState, Change, Overlap, StalePartition, Submitted, TaskRecord,
-    Transition,
+    TaskState, Transition,
 };
 use crate::ports::notify::Notice;
 
@@ -114,17 +115,17 @@ impl Engine {
 
     async fn stop(&self, id: &BackfillId, to: BackfillState, by: &Actor, why: &str) -> Result<()> {
         let record = self.backfill(id).await?;
-        if record.state == to {
-            return Ok(());
+        let tasks = self.ledger.tasks(id).await?;
+        if record.state != to {
+            if !record.state.may_stop() {
+                return Err(wrong_state(id, record.state, to.name()));
+            }
+            let change =
+                Change { from: record.state, to, by: by.clone(), approval: None, note: Some(why.to_owned()) };
+            self.go(id, &change).await?;
         }
-        if !record.state.may_stop() {
-            return Err(wrong_state(id, record.state, to.name()));
-        }
-        let staged = self.ledger.tasks(id).await?;
-        let change =
-            Change { from: record.state, to, by: by.clone(), approval: None, note: Some(why.to_owned()) };
-        self.go(id, &change).await?;
-        self.discard(&record.plan, &staged).await;
+        // Also where it was stopped before: that call may have died in between.
+        self.discard(&record.plan, &tasks).await;
         self.release(&record.plan).await;
         self.tell(&record.plan, to, why).await;
         Ok(())
@@ -135,6 +136,7 @@ impl Engine {
     pub async fn close(&self, id: &BackfillId, by: &Actor, forget: bool) -> Result<Closed> {
         let record = self.backfill(id).await?;
         let rows = self.ledger.changes(id).await?;
+        let tasks = self.ledger.tasks(id).await?;
         if record.state != BackfillState::Closed {
             let change = Change {
                 from: record.state,
@@ -145,6 +147,7 @@ impl Engine {
             };
             self.go(id, &change).await?;
         }
+        self.discard(&record.plan, &tasks).await;
         if forget {
             for row in &rows {
                 if let Some(kept) = &row.record.kept {
@@ -177,14 +180,20 @@ impl Engine {
     }
 
     /// Removes staged sets that were given up. A leftover does no harm, so an error is only logged.
+    ///
+    /// In direct mode a task that was claimed when it was stopped may be in the middle of its commit; its set stays.
     pub(super) async fn discard(&self, plan: &Plan, tasks: &[TaskRecord]) {
-        for staged in tasks.iter().filter_map(|t| t.result.as_ref()?.staged.as_ref()) {
-            let Some(task) =
-                plan.tasks.iter().find(|t| t.scope == staged.scope && t.job == staged.id.stamp.job)
-            else {
+        let direct = plan.request.mode == Mode::Direct;
+        for known in tasks {
+            let may_commit = direct && matches!(known.state, TaskState::Claimed | TaskState::Cancelled);
+            let Some(staged) = known.result.as_ref().and_then(|result| result.staged.as_ref()) else {
                 continue;
             };
+            let Ok(task) = plan.task(known.id) else { continue };
             let Ok(writer) = self.host.writer(&task.table) else { continue };
+            if known.state == TaskState::Committed || may_commit {
+                continue;
+            }
             if let Err(error) = writer.discard(&staged.id).await {
                 tracing::warn!(staged = %staged.id, %error, "a staged set was not discarded");
             }

@@ -17,6 +17,7 @@ use crate::engine::execute::origin;
 use crate::engine::lease::{Held, Kept, Leased};
 use crate::engine::record::{Attempt, Origin};
 use crate::error::{Error, ErrorKind, Result};
+use crate::ports::ledger::rules::dependents;
 use crate::ports::ledger::{
     BackfillRecord, BackfillState, Change, Fence, RunStatus, TaskRecord, TaskResult, TaskState,
 };
@@ -97,7 +98,12 @@ impl Engine {
     pub async fn publish(&self, id: &BackfillId, by: &Actor, worker: &WorkerId) -> Result<Publication> {
         let record = self.backfill(id).await?;
         let tasks = self.ledger.tasks(id).await?;
+        let open = tasks.iter().any(|task| task.state.is_open());
         match record.state {
+            // A publication died after it had sent tasks back, before it could say so.
+            BackfillState::AwaitingReview | BackfillState::Publishing if open => {
+                return self.stale(&record, by, &tasks, Vec::new(), BTreeSet::new()).await;
+            }
             BackfillState::AwaitingReview => {
                 self.check_approval(&record, &tasks)?;
                 self.go(id, &change(BackfillState::AwaitingReview, BackfillState::Publishing, by)).await?;
@@ -106,11 +112,16 @@ impl Engine {
             BackfillState::Published => return Ok(Publication::Published),
             state => return Err(wrong_state(id, state, "published")),
         }
-        let staged: BTreeMap<TaskId, TaskRecord> =
-            tasks.into_iter().filter(|t| t.state == TaskState::Staged).map(|t| (t.id, t)).collect();
+        let staged: BTreeMap<TaskId, TaskRecord> = tasks
+            .iter()
+            .filter(|t| t.state == TaskState::Staged)
+            .map(|task| (task.id, task.clone()))
+            .collect();
         for group in groups(&record.plan, &staged) {
-            if let Some((moved, tasks)) = self.publish_group(&record, &staged, &group, worker).await? {
-                return self.stale(&record, by, moved, tasks).await;
+            match self.publish_group(&record, &staged, &group, worker).await {
+                Ok(None) => {}
+                Ok(Some((moved, under))) => return self.stale(&record, by, &tasks, moved, under).await,
+                Err(error) => return Err(self.not_published(&record, by, error).await),
             }
         }
         self.go(id, &change(BackfillState::Publishing, BackfillState::Published, by)).await?;
@@ -137,7 +148,7 @@ impl Engine {
         staged: &BTreeMap<TaskId, TaskRecord>,
         group: &[TaskId],
         worker: &WorkerId,
-    ) -> Result<Option<(Vec<Moved>, Vec<TaskId>)>> {
+    ) -> Result<Option<(Vec<Moved>, BTreeSet<TaskId>)>> {
         let plan = &record.plan;
         let tasks: Vec<&Task> = group.iter().map(|id| plan.task(*id)).collect::<Result<_>>()?;
         let Some((first, rest)) = tasks.split_first() else { return Ok(None) };
@@ -149,6 +160,7 @@ impl Engine {
                 Leased::LeftToOther | Leased::Lost => {
                     return Err(Error::new(ErrorKind::State, "another run holds a lease on the partitions")
                         .with_context("table", &first.table)
+                        .with_retry(true)
                         .with_advice("publish again when the other is done"));
                 }
             };
@@ -159,8 +171,7 @@ impl Engine {
             match ended? {
                 Kept::Yes(Ok(Ended::Done)) => return Ok(None),
                 Kept::Yes(Ok(Ended::Moved(moved))) => {
-                    let under =
-                        |t: &&&Task| moved.iter().any(|m| t.scope.partitions().contains(&m.partition));
+                    let under = |t: &&&Task| moved.iter().any(|m| t.scope.covers(&m.partition));
                     let ids = tasks.iter().filter(under).map(|t| t.id).collect();
                     return Ok(Some((moved, ids)));
                 }
@@ -243,20 +254,47 @@ impl Engine {
         &self,
         record: &BackfillRecord,
         by: &Actor,
+        known: &[TaskRecord],
         moved: Vec<Moved>,
-        tasks: Vec<TaskId>,
+        under: BTreeSet<TaskId>,
     ) -> Result<Publication> {
         let plan = &record.plan;
         let id = &plan.request.id;
-        let tasks = with_dependants(plan, tasks);
+        let from = self.backfill(id).await?.state;
+        if !from.may_become(BackfillState::Stale) {
+            return Err(wrong_state(id, from, BackfillState::Stale.name()));
+        }
+        let again = with_dependants(plan, under);
         let keys: Vec<_> = moved.iter().map(|m| m.partition.to_string()).collect();
         let note = format!("production moved under the shadow: {}", keys.join(", "));
-        self.ledger.restage(id, &tasks, &note, self.clock.now()).await?;
-        let mut stale = change(BackfillState::Publishing, BackfillState::Stale, by);
+        let mut tasks: Vec<_> = again.iter().copied().collect();
+        if !tasks.is_empty() {
+            self.ledger.restage(id, &tasks, &note, self.clock.now()).await?;
+        }
+        let sent: Vec<_> = known.iter().filter(|task| again.contains(&task.id)).cloned().collect();
+        self.discard(plan, &sent).await;
+        let mut stale = change(from, BackfillState::Stale, by);
         stale.note = Some(note.clone());
-        self.go(id, &stale).await?;
+        // Another process may have gone on from here already, which is as good.
+        let _ = self.ledger.transition(id, &stale, self.clock.now()).await?;
         self.tell(plan, BackfillState::Stale, &note).await;
+        tasks.extend(known.iter().filter(|task| task.state.is_open()).map(|task| task.id));
         Ok(Publication::Stale { moved, tasks })
+    }
+
+    /// A publication that cannot succeed by being called again is failed, so that the backfill can be executed again or
+    /// stopped. What is committed stays.
+    async fn not_published(&self, record: &BackfillRecord, by: &Actor, error: Error) -> Error {
+        let id = &record.plan.request.id;
+        if error.is_retryable() {
+            return error;
+        }
+        let mut failed = change(BackfillState::Publishing, BackfillState::Failed, by);
+        failed.note = Some(error.to_string());
+        if let Err(other) = self.ledger.transition(id, &failed, self.clock.now()).await {
+            tracing::warn!(backfill = %id, error = %other, "a failed publication was not noted");
+        }
+        error
     }
 
     /// A backfill of which everything was taken back is rolled back.
@@ -322,14 +360,9 @@ fn groups(plan: &Plan, staged: &BTreeMap<TaskId, TaskRecord>) -> Vec<Vec<TaskId>
     groups.into_iter().map(|(_, ids, _)| ids).collect()
 }
 
-fn with_dependants(plan: &Plan, tasks: Vec<TaskId>) -> Vec<TaskId> {
-    let mut again: BTreeSet<TaskId> = tasks.into_iter().collect();
-    for task in &plan.tasks {
-        if task.after.iter().any(|before| again.contains(before)) {
-            again.insert(task.id);
-        }
-    }
-    again.into_iter().collect()
+fn with_dependants(plan: &Plan, mut tasks: BTreeSet<TaskId>) -> BTreeSet<TaskId> {
+    tasks.extend(dependents(plan, &tasks));
+    tasks
 }
 
 fn attempt<'a>(

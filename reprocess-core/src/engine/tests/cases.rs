@@ -151,3 +151,43 @@ async fn a_rollback_that_failed_does_not_count_as_taken_back() {
     assert_eq!(roll_back(&shop, &rollback("second", Some(&[1]))).await, BackfillState::Published);
     assert_eq!(engine.backfill(&"fix".into()).await.unwrap().state, BackfillState::Published);
 }
+
+#[tokio::test]
+async fn a_publication_that_died_while_it_sent_tasks_back_does_not_leave_them_out() {
+    let shop = Shop::new();
+    shop.scheduled("revenue", 1, 3).await;
+    let done = shop.backfill(&fix(1, 3).with_mode(Mode::Shadow)).await;
+    shop.accept("fix").await;
+    let (id, now) = (BackfillId::from("fix"), shop.clock.now());
+    let to = Change {
+        from: BackfillState::AwaitingReview,
+        to: BackfillState::Publishing,
+        by: "ann".into(),
+        approval: None,
+        note: None,
+    };
+    let _ = shop.ledger.transition(&id, &to, now).await.unwrap();
+    shop.ledger.restage(&id, &[done.tasks[1].id], "moved", now).await.unwrap();
+    let engine = shop.engine();
+    let published = engine.publish(&id, &"ann".into(), &worker("w2")).await.unwrap();
+    assert!(matches!(published, Publication::Stale { .. }), "{published:?}");
+    let done = engine.execute(&id, &worker("w2"), |_| {}).await.unwrap();
+    assert_eq!(done.state, BackfillState::AwaitingReview);
+    shop.accept("fix").await;
+    let _ = engine.publish(&id, &"ann".into(), &worker("w2")).await.unwrap();
+    assert_eq!(revenues(&shop).await, ["01 FR 10000", "02 FR 7000", "03 FR 3000"]);
+}
+
+#[tokio::test]
+async fn a_publication_that_cannot_succeed_does_not_hold_its_partitions_for_ever() {
+    let shop = Shop::new();
+    shop.scheduled("revenue", 1, 1).await;
+    let done = shop.backfill(&fix(1, 1).with_mode(Mode::Shadow)).await;
+    shop.accept("fix").await;
+    use crate::ports::writer::PartitionWriter;
+    let staged = done.tasks[0].result.clone().unwrap().staged.unwrap();
+    shop.revenue.discard(&staged.id).await.unwrap();
+    let engine = shop.engine();
+    let _ = engine.publish(&"fix".into(), &"ann".into(), &worker("w1")).await.unwrap_err();
+    engine.cancel(&"fix".into(), &"ann".into(), "what was staged is gone").await.unwrap();
+}
