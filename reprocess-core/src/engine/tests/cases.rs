@@ -191,3 +191,19 @@ async fn a_publication_that_cannot_succeed_does_not_hold_its_partitions_for_ever
     let _ = engine.publish(&"fix".into(), &"ann".into(), &worker("w1")).await.unwrap_err();
     engine.cancel(&"fix".into(), &"ann".into(), "what was staged is gone").await.unwrap();
 }
+
+#[tokio::test]
+async fn a_whole_table_is_rebuilt_by_name() {
+    let shop = Shop::new();
+    shop.scheduled("revenue", 1, 3).await;
+    shop.scheduled("balance", 1, 3).await;
+    let mut request = fix(1, 1);
+    request.selection = Selection::WholeTable;
+    let plan = shop.engine().plan(&request).await.unwrap();
+    assert!(plan.tasks[0].scope.is_whole_table());
+    assert_eq!(plan.downstream.len(), 3);
+    let mut carry =
+        Request::new("carry", Selection::WholeTable, "first load", "ann").with_job("balance", "v1");
+    carry.mode = Mode::Direct;
+    assert_eq!(shop.backfill(&request).await.state, BackfillState::Failed, "its transform wants a day");
+}
