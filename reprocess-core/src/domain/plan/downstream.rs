@@ -103,7 +103,7 @@ fn causes(
         let mut seen: BTreeSet<_> = queue.iter().cloned().collect();
         while let Some(cause) = queue.pop() {
             for unit in lineage::affected(catalog, job, input, &cause, own)? {
-                if !own.contains(&unit) || changed.planned.contains(&(job.name.clone(), unit.clone())) {
+                if !is_computed(&unit, own) || changed.planned.contains(&(job.name.clone(), unit.clone())) {
                     continue;
                 }
                 causes.entry(unit.clone()).or_default().insert((input.table.clone(), cause.clone()));
@@ -114,6 +114,18 @@ fn causes(
         }
     }
     Ok(causes)
+}
+
+/// Whether a run has computed the unit: by itself, with all keys of its period, or with the whole table.
+fn is_computed(unit: &PartitionKey, existing: &BTreeSet<PartitionKey>) -> bool {
+    let mut above = PartitionKey::whole();
+    let mut prefixes = vec![above.clone()];
+    for (column, value) in unit.bound() {
+        above = above.and(column, value.clone());
+        prefixes.push(above.clone());
+    }
+    let single = unit.bound().map(|(column, value)| PartitionKey::of(column, value.clone()));
+    prefixes.into_iter().chain(single).any(|key| existing.contains(&key))
 }
 
 /// Owners to tell, each once.
