@@ -20,7 +20,7 @@ pub(super) struct Resolved {
     /// What is recorded: where staged sets are read, the content names them too.
     pub(super) pins: BTreeMap<String, Pin>,
     pub(super) fingerprint: Fingerprint,
-    /// Position of the ledger when the inputs were pinned.
+    /// Position of the ledger when the first of the inputs was pinned.
     pub(super) pinned_at: u64,
 }
 
@@ -58,7 +58,8 @@ impl Engine {
             return Err(Error::internal("a restore reads no inputs"));
         };
         let mut pinned_at = plan.position;
-        if inputs.values().any(|i| self.repins(i, &pinning)) {
+        // One input that is read as the plan pinned it is enough to have seen nothing later.
+        if !inputs.is_empty() && inputs.values().all(|i| self.repins(i, &pinning)) {
             pinned_at = self.ledger.position().await?;
         }
         let mut resolved = BTreeMap::new();

@@ -209,3 +209,23 @@ async fn a_whole_table_is_rebuilt_by_name() {
         "it reads its own earlier partition, so it cannot be rebuilt as a whole: select a range"
     );
 }
+
+#[tokio::test]
+async fn a_change_of_an_input_that_was_pinned_before_it_stays_unseen() {
+    let shop = Shop::new();
+    shop.scheduled("revenue", 1, 3).await;
+    shop.scheduled("balance", 1, 3).await;
+    let engine = shop.engine();
+    let _ = shop.approved(&engine, &fix(2, 3).with_job("balance", "v1")).await;
+    shop.orders.append_unmanaged(&orders(&[(1, 9, "FR", 1, false)])).unwrap();
+    for job in ["revenue", "balance"] {
+        let late = RunRequest::scheduled(format!("{job}-late"), job, day(1));
+        let _ = engine.run(&late, &worker("schedule")).await.unwrap();
+    }
+    let done = engine.execute(&"fix".into(), &worker("w1"), |_| {}).await.unwrap();
+    assert_eq!(done.state, BackfillState::Published);
+    // Day 2 carries the balance of day 1 that the plan had pinned.
+    assert_eq!(contents(&shop.balance).await, ["15001 2026-10-01", "22000 2026-10-02", "25000 2026-10-03"]);
+    let stale: Vec<_> = shop.ledger.stale().await.unwrap().into_iter().map(|s| s.partition).collect();
+    assert!(stale.contains(&day(2)), "{stale:?}");
+}
