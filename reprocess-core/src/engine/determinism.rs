@@ -90,7 +90,7 @@ impl Engine {
             queued_at: now,
             started_at: now,
         };
-        let resolved = self.resolve(&plan, task, Pinning::Committed).await?;
+        let resolved = self.resolve(&at, Pinning::Committed).await?;
         let first = self.stage(&at, &resolved, &task.base).await?;
         self.drop_staged(&at, &first).await?;
         let second = self.stage(&at, &resolved, &task.base).await?;

@@ -8,6 +8,7 @@ use crate::domain::ids::{PartitionVersion, TableId};
 use crate::domain::plan::{Action, Plan, PlannedInput, Task, TaskId};
 use crate::domain::slice::Pin;
 use crate::engine::Engine;
+use crate::engine::record::Attempt;
 use crate::error::{Error, Result};
 use crate::ports::ledger::TaskResult;
 use crate::ports::reader::PinnedInput;
@@ -53,11 +54,12 @@ impl Engine {
     }
 
     /// Resolves the inputs of a task that computes.
-    pub(super) async fn resolve(&self, plan: &Plan, task: &Task, pinning: Pinning<'_>) -> Result<Resolved> {
+    pub(super) async fn resolve(&self, at: &Attempt<'_>, pinning: Pinning<'_>) -> Result<Resolved> {
+        let task = at.task;
         let Action::Compute { inputs, fingerprint } = &task.action else {
             return Err(Error::internal("a restore reads no inputs"));
         };
-        let mut pinned_at = plan.position;
+        let mut pinned_at = at.pinned_by_plan();
         // One input that is read as the plan pinned it is enough to have seen nothing later.
         if !inputs.is_empty() && inputs.values().all(|i| self.repins(i, &pinning)) {
             pinned_at = self.ledger.position().await?;

@@ -45,9 +45,17 @@ impl Attempt<'_> {
         self.claim.map_or(1, |claim| claim.attempt)
     }
 
+    /// Position of the ledger at which the plan's inputs were pinned. What comes back, and what reads inputs that an
+    /// earlier run recorded, has seen nothing new.
+    pub(super) fn pinned_by_plan(&self) -> u64 {
+        let replays = matches!(self.plan.request.inputs, Inputs::Recorded { .. });
+        let restores = matches!(self.task.action, Action::Restore { .. });
+        if replays || restores { 0 } else { self.plan.position }
+    }
+
     /// A result of which only the plan's part is known.
     pub(super) fn empty_result(&self) -> TaskResult {
-        TaskResult::new(self.task.base.clone(), self.plan.position)
+        TaskResult::new(self.task.base.clone(), self.pinned_by_plan())
     }
 }
 

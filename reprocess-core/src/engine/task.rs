@@ -87,7 +87,7 @@ impl Engine {
             let result = self.restore_result(at).await?;
             return self.commit_task(at, result, Change::Restore(kept.clone()), fence).await;
         }
-        let resolved = self.resolve(at.plan, at.task, Pinning::Committed).await?;
+        let resolved = self.resolve(at, Pinning::Committed).await?;
         if let Some(why) = self.unchanged(at, &resolved).await? {
             return Ok(Some(TaskEnd::Skipped(why)));
         }
@@ -305,7 +305,7 @@ impl Engine {
             (false, Inputs::Recorded { .. }) => Pinning::Staged(&noted.others),
         };
         let base = if moved.is_empty() { at.task.base.clone() } else { head };
-        let resolved = self.resolve(at.plan, at.task, pinning).await?;
+        let resolved = self.resolve(at, pinning).await?;
         if let Some(why) = self.unchanged(at, &resolved).await? {
             return Ok(TaskEnd::Skipped(why));
         }

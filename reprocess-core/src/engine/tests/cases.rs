@@ -229,3 +229,23 @@ async fn a_change_of_an_input_that_was_pinned_before_it_stays_unseen() {
     let stale: Vec<_> = shop.ledger.stale().await.unwrap().into_iter().map(|s| s.partition).collect();
     assert!(stale.contains(&day(2)), "{stale:?}");
 }
+
+#[tokio::test]
+async fn rows_that_come_back_and_inputs_that_were_recorded_have_seen_nothing_new() {
+    let shop = Shop::new();
+    shop.scheduled("revenue", 1, 1).await;
+    let mut carry = Request::new("fix", days(1, 1), "first load", "ann").with_job("balance", "v1");
+    carry.mode = Mode::Direct;
+    let _ = shop.backfill(&carry).await;
+    let _ = shop.backfill(&Request { id: "correct".into(), ..fix(1, 1) }).await;
+    let stale =
+        async || shop.ledger.stale().await.unwrap().into_iter().map(|s| s.partition).collect::<Vec<_>>();
+    assert_eq!(stale().await, [day(1)]);
+    let recorded = crate::domain::request::Inputs::Recorded { by: "fix.1".into() };
+    let replay = Request { id: "replay".into(), ..carry.with_inputs(recorded).with_force() };
+    assert_eq!(shop.backfill(&replay).await.state, BackfillState::Published);
+    assert_eq!(stale().await, [day(1)]);
+    let taken_back = RollbackRequest { of: "replay".into(), ..rollback("back", None) };
+    assert_eq!(roll_back(&shop, &taken_back).await, BackfillState::Published);
+    assert_eq!(stale().await, [day(1)]);
+}
