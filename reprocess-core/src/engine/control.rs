@@ -1,5 +1,7 @@
 //! What people do to a backfill: submit, approve, stop, close.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use crate::domain::ids::{Actor, BackfillId};
 use crate::domain::plan::Plan;
 use crate::domain::request::Mode;
@@ -51,10 +53,14 @@ impl Engine {
             return Ok(Submission::NothingToDo);
         }
         self.check_host(plan)?;
-        for pins in self.pins_by_table(plan) {
-            self.host.reader(&pins.0)?.hold(&pins.1).await?;
+        let filed = match self.hold(plan).await {
+            Ok(()) => self.ledger.submit(plan, by, self.clock.now()).await,
+            Err(error) => Err(error),
+        };
+        if !matches!(filed, Ok(Submitted::New)) {
+            self.release(plan).await;
         }
-        match self.ledger.submit(plan, by, self.clock.now()).await? {
+        match filed? {
             Submitted::New => {
                 self.tell(plan, BackfillState::Planned, "a plan waits for approval").await;
                 Ok(Submission::New)
@@ -200,10 +206,32 @@ impl Engine {
         }
     }
 
-    /// Ends the holds of the plan's pins. A hold that stays costs space only, so an error is only logged.
-    pub(super) async fn release(&self, plan: &Plan) {
+    async fn hold(&self, plan: &Plan) -> Result<()> {
         for (table, pins) in self.pins_by_table(plan) {
+            self.host.reader(&table)?.hold(&pins).await?;
+        }
+        Ok(())
+    }
+
+    /// Ends the holds of the plan's pins, but for those that an open backfill needs too. A hold that stays costs space
+    /// only, so an error is only logged.
+    pub(super) async fn release(&self, plan: &Plan) {
+        let pins = self.pins_by_table(plan);
+        if pins.is_empty() {
+            return;
+        }
+        let open: Vec<_> = BackfillState::ALL.into_iter().filter(|s| s.holds_partitions()).collect();
+        let others = match self.ledger.backfills(&open).await {
+            Ok(others) => others,
+            Err(error) => return tracing::warn!(%error, "pins were not released"),
+        };
+        let mut needed = BTreeMap::<_, BTreeSet<_>>::new();
+        for (table, pins) in others.iter().flat_map(|other| self.pins_by_table(&other.plan)) {
+            needed.entry(table).or_default().extend(pins);
+        }
+        for (table, mut pins) in pins {
             let Ok(reader) = self.host.reader(&table) else { continue };
+            pins.retain(|pin| !needed.get(&table).is_some_and(|needed| needed.contains(pin)));
             if let Err(error) = reader.release(&pins).await {
                 tracing::warn!(%table, %error, "pins were not released");
             }

@@ -249,3 +249,30 @@ async fn rows_that_come_back_and_inputs_that_were_recorded_have_seen_nothing_new
     assert_eq!(roll_back(&shop, &taken_back).await, BackfillState::Published);
     assert_eq!(stale().await, [day(1)]);
 }
+
+#[tokio::test]
+async fn a_refused_plan_holds_no_pins_and_an_ended_one_leaves_those_of_others() {
+    let shop = Shop::new();
+    let engine = shop.engine();
+    let _ = shop.approved(&engine, &fix(1, 2)).await;
+    let mut other = fix(2, 3);
+    other.id = "other".into();
+    let plan = engine.plan(&other).await.unwrap();
+    let _ = engine.submit(&plan, &"ann".into()).await.unwrap_err();
+    let mut merge = Request::new("merge", days(1, 5), "first load", "ann").with_job("customers", "v1");
+    merge.id = "merge".into();
+    let _ = shop.approved(&engine, &merge).await;
+    engine.cancel(&"merge".into(), &"ann".into(), "not needed").await.unwrap();
+    // The orders change, and what is not held expires.
+    let version =
+        shop.orders.append_unmanaged(&orders(&[(1, 9, "FR", 1, false), (3, 10, "FR", 1, false)])).unwrap();
+    shop.orders.expire_before(&version).unwrap();
+    let done = engine.execute(&"fix".into(), &worker("w1"), |_| {}).await.unwrap();
+    assert_eq!(done.state, BackfillState::Published, "{:?}", done.tasks);
+    let pin = |plan: &crate::domain::plan::Plan, d: u32| {
+        let task = plan.tasks.iter().find(|t| t.units == [day(d)]).unwrap();
+        let crate::domain::plan::Action::Compute { inputs, .. } = &task.action else { panic!() };
+        inputs["orders"].pin.clone()
+    };
+    assert!(shop.orders.read(&pin(&plan, 3)).await.is_err(), "the pin of the refused plan is still held");
+}
