@@ -154,8 +154,9 @@ impl Engine {
         let Some((first, rest)) = tasks.split_first() else { return Ok(None) };
         let scope = rest.iter().fold(first.scope.clone(), |all, task| all.union(&task.scope));
         let policy = plan.request.when_leased;
+        let holder = WorkerId::new(format!("{worker}/{}/publish", plan.run()));
         loop {
-            let fence = match self.lease(&first.table, &scope, worker, policy, None).await? {
+            let fence = match self.lease(&first.table, &scope, &holder, policy, None).await? {
                 Leased::Yes(fence) => fence,
                 Leased::LeftToOther | Leased::Lost => {
                     return Err(Error::new(ErrorKind::State, "another run holds a lease on the partitions")

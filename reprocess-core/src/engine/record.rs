@@ -45,6 +45,13 @@ impl Attempt<'_> {
         self.claim.map_or(1, |claim| claim.attempt)
     }
 
+    /// Who holds the lease: the worker with this very task, since one worker may run several over the same partitions.
+    /// The same worker comes back to it at once after a restart.
+    pub(super) fn holder(&self) -> WorkerId {
+        let (worker, run) = (&self.origin.worker, &self.origin.run);
+        WorkerId::new(format!("{worker}/{run}/{}", self.task.id))
+    }
+
     /// Position of the ledger at which the plan's inputs were pinned. What comes back, and what reads inputs that an
     /// earlier run recorded, has seen nothing new.
     pub(super) fn pinned_by_plan(&self) -> u64 {

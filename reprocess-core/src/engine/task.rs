@@ -51,8 +51,7 @@ impl Engine {
         }
         loop {
             let policy = at.plan.request.when_leased;
-            let lease =
-                self.lease(&at.task.table, &at.task.scope, &at.origin.worker, policy, at.claim).await?;
+            let lease = self.lease(&at.task.table, &at.task.scope, &at.holder(), policy, at.claim).await?;
             let fence = match lease {
                 Leased::Yes(fence) => fence,
                 Leased::LeftToOther => {

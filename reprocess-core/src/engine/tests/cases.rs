@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::faults::{Fault, FaultyTable, Fuse};
 use super::shop::{Shop, contents, day, days, fix, orders, revenue_table, revenues, worker};
 use crate::domain::ids::BackfillId;
 use crate::domain::job::MergeSpec;
@@ -275,4 +276,24 @@ async fn a_refused_plan_holds_no_pins_and_an_ended_one_leaves_those_of_others() 
         inputs["orders"].pin.clone()
     };
     assert!(shop.orders.read(&pin(&plan, 3)).await.is_err(), "the pin of the refused plan is still held");
+}
+
+#[tokio::test]
+async fn two_runs_of_one_worker_exclude_each_other() {
+    let shop = Shop::new();
+    let fuse = Fuse::new(4, Fault::DiesBefore);
+    let table = Arc::new(FaultyTable { inner: shop.revenue.clone(), fuse: fuse.clone() });
+    let faulty = shop.engine_over(shop.ledger.clone(), table);
+    let run = |id: &str| RunRequest::scheduled(id, "revenue", day(1)).with_when_leased(WhenLeased::Skip);
+    let (first, other, one) = (run("a"), run("b"), worker("one"));
+    let slow = faulty.run(&first, &one);
+    tokio::pin!(slow);
+    tokio::select! {
+        _ = &mut slow => panic!("the first run should still be at work"),
+        () = fuse.died() => {}
+    }
+    let outcome = shop.engine().run(&other, &one).await.unwrap();
+    assert_eq!(outcome, RunOutcome::Skipped("another run holds the partition".into()));
+    // The same run again, after the process was started anew, need not wait.
+    assert_eq!(shop.engine().run(&first, &one).await.unwrap(), RunOutcome::Committed);
 }
