@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::domain::diff::{Diff, DiffSpec};
 use crate::domain::ids::{Actor, BackfillId, TableId, WorkerId};
+use crate::domain::partition::PartitionKey;
 use crate::domain::plan::{Plan, Task, TaskId};
 use crate::domain::scope::Scope;
 use crate::domain::slice::Base;
@@ -151,8 +152,8 @@ impl Engine {
     ) -> Result<Option<(Vec<Moved>, BTreeSet<TaskId>)>> {
         let plan = &record.plan;
         let tasks: Vec<&Task> = group.iter().map(|id| plan.task(*id)).collect::<Result<_>>()?;
-        let Some((first, rest)) = tasks.split_first() else { return Ok(None) };
-        let scope = rest.iter().fold(first.scope.clone(), |all, task| all.union(&task.scope));
+        let Some(first) = tasks.first() else { return Ok(None) };
+        let Some(scope) = Scope::union_of(tasks.iter().map(|task| &task.scope)) else { return Ok(None) };
         let policy = plan.request.when_leased;
         let holder = WorkerId::new(format!("{worker}/{}/publish", plan.run()));
         loop {
@@ -207,8 +208,9 @@ impl Engine {
         let (Some(mut base), Some(since)) = (base, since) else {
             return Err(Error::internal("a publication without entries"));
         };
+        let scope = Scope::union_of(tasks.iter().map(|task| &task.scope));
+        let scope = scope.ok_or_else(|| Error::internal("a publication without scope"))?;
         let writer = self.host.writer(&tasks[0].table)?.as_ref();
-        let scope = entries.iter().skip(1).fold(entries[0].scope.clone(), |all, e| all.union(&e.scope));
         loop {
             let what = Committing {
                 writer,
@@ -347,18 +349,49 @@ fn review_of(plan: &Plan, tasks: &[TaskRecord]) -> Result<Review> {
 
 /// Staged tasks in groups that one commit takes: of one table, with disjoint scopes, upstream tables first.
 fn groups(plan: &Plan, staged: &BTreeMap<TaskId, TaskRecord>) -> Vec<Vec<TaskId>> {
-    let mut groups: Vec<(TableId, Vec<TaskId>, Scope)> = Vec::new();
+    let mut groups: Vec<(&TableId, Vec<TaskId>, Touched)> = Vec::new();
     for task in plan.tasks.iter().filter(|t| staged.contains_key(&t.id)) {
-        match groups.iter_mut().find(|(table, _, scope)| *table == task.table && !scope.overlaps(&task.scope))
-        {
-            Some((_, ids, scope)) => {
+        let keys = task.scope.partitions();
+        match groups.iter_mut().find(|(table, _, touched)| **table == task.table && !touched.overlap(&keys)) {
+            Some((_, ids, touched)) => {
                 ids.push(task.id);
-                *scope = scope.union(&task.scope);
+                touched.add(&keys);
             }
-            None => groups.push((task.table.clone(), vec![task.id], task.scope.clone())),
+            None => groups.push((&task.table, vec![task.id], Touched::of(&keys))),
         }
     }
     groups.into_iter().map(|(_, ids, _)| ids).collect()
+}
+
+/// Keys that a group touches. Keys that bind the same columns overlap only where they are equal, which is looked up.
+#[derive(Default)]
+struct Touched {
+    keys: BTreeSet<PartitionKey>,
+    shapes: BTreeSet<Vec<String>>,
+}
+
+impl Touched {
+    fn of(keys: &[PartitionKey]) -> Self {
+        let mut touched = Self::default();
+        touched.add(keys);
+        touched
+    }
+
+    fn add(&mut self, keys: &[PartitionKey]) {
+        self.shapes.extend(keys.iter().map(shape));
+        self.keys.extend(keys.iter().cloned());
+    }
+
+    fn overlap(&self, keys: &[PartitionKey]) -> bool {
+        keys.iter().any(|key| match self.shapes.len() == 1 && self.shapes.contains(&shape(key)) {
+            true => self.keys.contains(key),
+            false => self.keys.iter().any(|other| other.overlaps(key)),
+        })
+    }
+}
+
+fn shape(key: &PartitionKey) -> Vec<String> {
+    key.bound().map(|(column, _)| column.to_owned()).collect()
 }
 
 fn with_dependants(plan: &Plan, mut tasks: BTreeSet<TaskId>) -> BTreeSet<TaskId> {
