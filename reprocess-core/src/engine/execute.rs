@@ -6,13 +6,12 @@ use futures::StreamExt;
 use futures::stream::FuturesUnordered;
 
 use crate::domain::ids::{BackfillId, JobName, LogicVersion, WorkerId};
-use crate::domain::plan::facts::Existing;
 use crate::domain::plan::{Action, Plan, TaskId};
 use crate::domain::validate::Decision;
 use crate::engine::Engine;
 use crate::engine::control::wrong_state;
 use crate::engine::lease::retried;
-use crate::engine::record::{Attempt, Origin};
+use crate::engine::record::{Attempt, Beside, Origin};
 use crate::engine::task::{Noted, TaskEnd};
 use crate::error::{Error, Result};
 use crate::ports::ledger::{
@@ -61,8 +60,8 @@ impl Engine {
     ) -> Result<Execution> {
         let record = self.start(id, worker).await?;
         if record.state == BackfillState::Running {
-            let existing = self.existing().await?;
-            self.work(&record, worker, &existing, &watch).await?;
+            let beside = self.beside(&record.plan).await?;
+            self.work(&record, worker, &beside, &watch).await?;
             self.conclude(id, worker).await?;
         }
         let state = self.backfill(id).await?.state;
@@ -95,7 +94,7 @@ impl Engine {
         &self,
         record: &BackfillRecord,
         worker: &WorkerId,
-        existing: &Existing,
+        beside: &Beside,
         watch: &(impl Fn(TaskEvent) + Send + Sync),
     ) -> Result<()> {
         let id = &record.plan.request.id;
@@ -114,7 +113,7 @@ impl Engine {
             let none = claims.is_empty();
             for claim in claims {
                 watch(TaskEvent::Started(claim.task));
-                running.push(self.attempt(record, claim, worker, existing));
+                running.push(self.attempt(record, claim, worker, beside));
             }
             match (running.is_empty(), none) {
                 (false, true) => {
@@ -144,7 +143,7 @@ impl Engine {
         record: &BackfillRecord,
         claim: Claim,
         worker: &WorkerId,
-        existing: &Existing,
+        beside: &Beside,
     ) -> Result<(TaskId, TaskState)> {
         let plan = &record.plan;
         let task = plan.task(claim.task)?;
@@ -154,7 +153,7 @@ impl Engine {
             task,
             origin: &origin,
             claim: Some(&claim),
-            existing,
+            beside,
             queued_at: claim.queued_at,
             started_at: claim.started_at,
         };

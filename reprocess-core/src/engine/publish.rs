@@ -16,7 +16,7 @@ use crate::engine::commit::{Committing, Ended};
 use crate::engine::control::wrong_state;
 use crate::engine::execute::origin;
 use crate::engine::lease::{Held, Kept, Leased};
-use crate::engine::record::{Attempt, Origin};
+use crate::engine::record::{Attempt, Beside, Origin};
 use crate::error::{Error, ErrorKind, Result};
 use crate::ports::ledger::rules::dependents;
 use crate::ports::ledger::{
@@ -118,8 +118,9 @@ impl Engine {
             .filter(|t| t.state == TaskState::Staged)
             .map(|task| (task.id, task.clone()))
             .collect();
+        let beside = self.beside(&record.plan).await?;
         for group in groups(&record.plan, &staged) {
-            match self.publish_group(&record, &staged, &group, worker).await {
+            match self.publish_group(&record, &staged, &group, worker, &beside).await {
                 Ok(None) => {}
                 Ok(Some((moved, under))) => return self.stale(&record, by, &tasks, moved, under).await,
                 Err(error) => return Err(self.not_published(&record, by, error).await),
@@ -149,6 +150,7 @@ impl Engine {
         staged: &BTreeMap<TaskId, TaskRecord>,
         group: &[TaskId],
         worker: &WorkerId,
+        beside: &Beside,
     ) -> Result<Option<(Vec<Moved>, BTreeSet<TaskId>)>> {
         let plan = &record.plan;
         let tasks: Vec<&Task> = group.iter().map(|id| plan.task(*id)).collect::<Result<_>>()?;
@@ -167,7 +169,7 @@ impl Engine {
                 }
             };
             let held = Held { claim: None, fence: fence.as_ref() };
-            let work = self.commit_group(record, staged, &tasks, worker, fence.as_ref());
+            let work = self.commit_group(record, staged, &tasks, worker, beside, fence.as_ref());
             let ended = self.holding(held, work).await;
             self.unlease(fence.as_ref()).await;
             match ended? {
@@ -189,10 +191,10 @@ impl Engine {
         staged: &BTreeMap<TaskId, TaskRecord>,
         tasks: &[&Task],
         worker: &WorkerId,
+        beside: &Beside,
         fence: Option<&Fence>,
     ) -> Result<Ended> {
         let plan = &record.plan;
-        let existing = self.existing().await?;
         let origin = origin(record, worker);
         let mut entries = Vec::new();
         let (mut base, mut since) = (None, None);
@@ -201,7 +203,7 @@ impl Engine {
                 staged.get(&task.id).ok_or_else(|| Error::internal("a task to publish is not staged"))?;
             let result =
                 known.result.as_ref().ok_or_else(|| Error::internal("a staged task has no result"))?;
-            entries.push(self.published_entry(record, task, known, &origin, &existing)?);
+            entries.push(self.published_entry(record, task, known, &origin, beside)?);
             join(&mut base, &result.base);
             join(&mut since, &task.base);
         }
@@ -223,7 +225,7 @@ impl Engine {
             };
             let ended = self.commit(what).await?;
             let Ended::Moved(_) = &ended else { return Ok(ended) };
-            let at = attempt(plan, tasks[0], &staged[&tasks[0].id], &origin, &existing);
+            let at = attempt(plan, tasks[0], &staged[&tasks[0].id], &origin, beside);
             match self.after_own_commits(&at, writer, &scope, &base).await? {
                 Some(own) => base = own,
                 None => return Ok(ended),
@@ -237,12 +239,12 @@ impl Engine {
         task: &Task,
         known: &TaskRecord,
         origin: &Origin,
-        existing: &crate::domain::plan::facts::Existing,
+        beside: &Beside,
     ) -> Result<CommitEntry> {
         let plan = &record.plan;
         let result = known.result.as_ref().ok_or_else(|| Error::internal("a staged task has no result"))?;
         let set = result.staged.clone().ok_or_else(|| Error::internal("a staged task has nothing staged"))?;
-        let at = attempt(plan, task, known, origin, existing);
+        let at = attempt(plan, task, known, origin, beside);
         let mut entry = self.entry(&at, Write::Apply(set), result)?;
         entry.attempt = known.attempt;
         for row in &mut entry.finish.records {
@@ -404,10 +406,10 @@ fn attempt<'a>(
     task: &'a Task,
     known: &TaskRecord,
     origin: &'a Origin,
-    existing: &'a crate::domain::plan::facts::Existing,
+    beside: &'a Beside,
 ) -> Attempt<'a> {
     let started_at = known.started_at.unwrap_or(known.queued_at);
-    Attempt { plan, task, origin, claim: None, existing, queued_at: known.queued_at, started_at }
+    Attempt { plan, task, origin, claim: None, beside, queued_at: known.queued_at, started_at }
 }
 
 fn join(all: &mut Option<Base>, base: &Base) {

@@ -1,12 +1,14 @@
 //! What the ledger is told of a task.
 
+use std::sync::Arc;
+
 use chrono::{DateTime, Utc};
 
 use crate::domain::fingerprint::Fingerprint;
 use crate::domain::ids::{BackfillId, JobName, LogicVersion, RunId, TableId, WorkerId};
 use crate::domain::job::WriteMode;
 use crate::domain::partition::PartitionKey;
-use crate::domain::plan::downstream::{self, Changed};
+use crate::domain::plan::downstream::{self, Changed, Planned};
 use crate::domain::plan::facts::Existing;
 use crate::domain::plan::{Action, Plan, Task};
 use crate::domain::profile::Profile;
@@ -28,6 +30,14 @@ pub(super) struct Origin {
     pub(super) worker: WorkerId,
 }
 
+/// What there is beside a task, gathered once for all tasks of a plan: it decides which downstream partitions become
+/// stale.
+#[derive(Debug, Default)]
+pub(super) struct Beside {
+    existing: Existing,
+    planned: Arc<Planned>,
+}
+
 /// One attempt at a task.
 #[derive(Debug)]
 pub(super) struct Attempt<'a> {
@@ -35,7 +45,7 @@ pub(super) struct Attempt<'a> {
     pub(super) task: &'a Task,
     pub(super) origin: &'a Origin,
     pub(super) claim: Option<&'a Claim>,
-    pub(super) existing: &'a Existing,
+    pub(super) beside: &'a Beside,
     pub(super) queued_at: DateTime<Utc>,
     pub(super) started_at: DateTime<Utc>,
 }
@@ -67,6 +77,12 @@ impl Attempt<'_> {
 }
 
 impl Engine {
+    /// What there is beside the tasks of a plan.
+    pub(super) async fn beside(&self, plan: &Plan) -> Result<Beside> {
+        let planned = Arc::new(downstream::planned(&plan.tasks));
+        Ok(Beside { existing: self.existing().await?, planned })
+    }
+
     /// The stamp of a task's work.
     pub(super) fn stamp(&self, at: &Attempt<'_>) -> Result<StampId> {
         let job = self.host.catalog().job(&at.task.job)?;
@@ -157,17 +173,14 @@ impl Engine {
         at: &Attempt<'_>,
         result: &TaskResult,
     ) -> Result<Vec<(JobName, TableId, PartitionKey)>> {
-        let mut changed = Changed::default();
-        for task in &at.plan.tasks {
-            changed.plan(&task.job, task.units.iter().cloned());
-        }
+        let mut changed = Changed::beside(Arc::clone(&at.beside.planned));
         let content = |profiles: &[Profile], key: &PartitionKey| profile_of(profiles, key).map(|p| p.content);
         let differs = |key: &PartitionKey| {
             let (before, after) = (content(&result.before, key), content(&result.after, key));
             before.is_none() || before != after
         };
         changed.add(&at.task.table, at.task.scope.partitions().into_iter().filter(differs));
-        let reached = downstream::reach(self.host.catalog(), &changed, at.existing)?;
+        let reached = downstream::reach(self.host.catalog(), &changed, &at.beside.existing)?;
         Ok(reached.partitions.into_iter().map(|d| (d.job, d.table, d.partition)).collect())
     }
 }
