@@ -94,6 +94,7 @@ impl Engine {
                     return Err(Error::new(ErrorKind::State, "another run holds a lease on the partition")
                         .with_context("partition", scope)
                         .with_context("table", table)
+                        .with_retry(true)
                         .with_advice("run it again when the other is done"));
                 }
                 (None, WhenLeased::Wait) => {}

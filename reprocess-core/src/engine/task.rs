@@ -51,8 +51,7 @@ impl Engine {
         }
         loop {
             let policy = at.plan.request.when_leased;
-            let lease =
-                self.lease(&at.task.table, &at.task.scope, &at.origin.worker, policy, at.claim).await?;
+            let lease = self.lease(&at.task.table, &at.task.scope, &at.holder(), policy, at.claim).await?;
             let fence = match lease {
                 Leased::Yes(fence) => fence,
                 Leased::LeftToOther => {
@@ -87,7 +86,7 @@ impl Engine {
             let result = self.restore_result(at).await?;
             return self.commit_task(at, result, Change::Restore(kept.clone()), fence).await;
         }
-        let resolved = self.resolve(at.plan, at.task, Pinning::Committed).await?;
+        let resolved = self.resolve(at, Pinning::Committed).await?;
         if let Some(why) = self.unchanged(at, &resolved).await? {
             return Ok(Some(TaskEnd::Skipped(why)));
         }
@@ -244,6 +243,10 @@ impl Engine {
             return Ok(None);
         }
         let job = self.host.catalog().job(&at.task.job)?;
+        // It comes after an interval that was merged again, and without a declared order the last one wins.
+        if job.depends_on_order() && !at.task.after.is_empty() {
+            return Ok(None);
+        }
         let rows = self.ledger.current(&at.task.table, &at.task.units).await?;
         let current: Vec<_> = rows.into_iter().flatten().map(|row| row.record).collect();
         let same = current.len() == at.task.units.len()
@@ -301,7 +304,7 @@ impl Engine {
             (false, Inputs::Recorded { .. }) => Pinning::Staged(&noted.others),
         };
         let base = if moved.is_empty() { at.task.base.clone() } else { head };
-        let resolved = self.resolve(at.plan, at.task, pinning).await?;
+        let resolved = self.resolve(at, pinning).await?;
         if let Some(why) = self.unchanged(at, &resolved).await? {
             return Ok(TaskEnd::Skipped(why));
         }
