@@ -8,8 +8,9 @@ use super::shop::{Shop, contents, day, days, fix, orders, revenue_table, revenue
 use crate::domain::ids::BackfillId;
 use crate::domain::job::MergeSpec;
 use crate::domain::plan::RollbackRequest;
-use crate::domain::request::{Mode, Order, Request, Selection, WhenLeased};
+use crate::domain::request::{Expected, Mode, Order, Request, Selection, WhenLeased};
 use crate::domain::scope::Scope;
+use crate::domain::validate::{Expectation, Severity};
 use crate::engine::{Publication, RunOutcome, RunRequest};
 use crate::ports::clock::Clock;
 use crate::ports::ledger::{BackfillState, Change, LedgerReader, RunLedger, TaskState};
@@ -296,4 +297,21 @@ async fn two_runs_of_one_worker_exclude_each_other() {
     assert_eq!(outcome, RunOutcome::Skipped("another run holds the partition".into()));
     // The same run again, after the process was started anew, need not wait.
     assert_eq!(shop.engine().run(&first, &one).await.unwrap(), RunOutcome::Committed);
+}
+
+#[tokio::test]
+async fn a_direct_merge_is_checked_by_what_the_table_holds_before_and_after() {
+    let shop = Shop::new();
+    shop.scheduled("customers", 1, 5).await;
+    let again = Request::new("again", days(5, 5), "late rows", "ann")
+        .with_job("customers", "v1")
+        .with_mode(Mode::Direct)
+        .with_force()
+        .with_expected(Expected {
+            job: None,
+            expectation: Expectation::RowCountUnchanged,
+            severity: Severity::Abort,
+        });
+    let done = shop.backfill(&again).await;
+    assert_eq!(done.state, BackfillState::Published, "{:?}", done.tasks);
 }
