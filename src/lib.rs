@@ -17,3 +17,8 @@ pub mod arrow {
     pub use arrow_array as array;
     pub use arrow_schema as schema;
 }
+
+/// The code in the README compiles and runs.
+#[cfg(all(doctest, feature = "sqlite"))]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -1,8 +1,11 @@
 //! Domain, planner, validator, ports and engine of reprocess.
+#[cfg(feature = "cli")]
+pub mod cli;
 pub mod domain;
 pub mod engine;
 pub mod error;
 pub mod memory;
 pub mod ports;
+pub mod render;
 
 pub use error::{Error, ErrorKind, Result};

@@ -41,6 +41,8 @@ pub struct SqliteConfig {
     pub readers: u32,
     /// How many rows a batch has at the most.
     pub batch_rows: usize,
+    /// How many pages the file may have, where it is to be limited; a page has 4,096 bytes.
+    pub max_pages: Option<u32>,
 }
 
 impl Default for SqliteConfig {
@@ -51,6 +53,7 @@ impl Default for SqliteConfig {
             durability: Durability::Full,
             readers: 256,
             batch_rows: 8_192,
+            max_pages: None,
         }
     }
 }
@@ -86,6 +89,13 @@ impl SqliteConfig {
     #[must_use]
     pub fn with_batch_rows(mut self, rows: usize) -> Self {
         self.batch_rows = rows.max(1);
+        self
+    }
+
+    /// Limits how many pages the file may have.
+    #[must_use]
+    pub fn with_max_pages(mut self, pages: u32) -> Self {
+        self.max_pages = Some(pages);
         self
     }
 

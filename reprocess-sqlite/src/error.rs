@@ -45,7 +45,11 @@ pub(crate) fn map(error: sqlx::Error, what: &str) -> Error {
         }
         _ => mapped,
     };
-    mapped.with_source(error)
+    match error {
+        // As text: the error and its own source say the same.
+        sqlx::Error::Database(error) => mapped.with_source(error.to_string()),
+        other => mapped.with_source(other),
+    }
 }
 
 /// Whether another connection was in the way, so that waiting helps.

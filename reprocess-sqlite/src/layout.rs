@@ -1,16 +1,4 @@
-//! How Arrow columns are stored in SQLite.
-//!
-//! | Arrow | SQLite |
-//! |---|---|
-//! | boolean | `BOOLEAN`, 0 or 1 |
-//! | integers | `INTEGER`; unsigned ones up to 2^63 - 1 |
-//! | float 32, 64 | `REAL`; NaN as the text `NaN`, which sorts last; the sign of a zero is not kept |
-//! | text, binary | `TEXT`, `BLOB` |
-//! | date 32 | `DATE`, a text like `2026-10-01`, which sorts by date from year 0 to 9999 |
-//! | timestamp | `TIMESTAMP`, an integer of microseconds since 1970 in UTC, nanoseconds where the unit is those |
-//! | decimal 128, 256 | `TEXT`, the exact digits at the scale of the column |
-//!
-//! Other types are refused by name.
+//! How Arrow columns are stored in SQLite; the table of types stands at [`SqliteTable`](crate::SqliteTable).
 
 mod decode;
 mod encode;

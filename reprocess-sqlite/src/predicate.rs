@@ -49,7 +49,7 @@ impl Rows<'_> {
         for range in ranges {
             match (merged.last_mut(), range) {
                 (Some(Range::Dates(_, end)), Range::Dates(start, next)) if start <= *end => {
-                    *end = next.max(*end)
+                    *end = next.max(*end);
                 }
                 (Some(Range::Instants(_, end)), Range::Instants(start, next)) if start <= *end => {
                     *end = next.max(*end);

@@ -18,7 +18,7 @@ use reprocess_core::ports::writer::{Staged, StagedId};
 use reprocess_core::{Error, ErrorKind, Result};
 use sqlx::sqlite::SqliteConnection;
 
-pub(crate) use file::{Staging, discard, find, prepare, rows_name};
+pub(crate) use file::{Staging, discard, find, prepare, rows_name, sweep};
 
 use crate::catalog::Managed;
 use crate::changes::seq_of;

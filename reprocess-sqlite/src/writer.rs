@@ -36,7 +36,21 @@ use crate::shadow;
 use crate::sql::Sql;
 
 /// A table that is written through reprocess. It keeps one version of its rows; the log of changes knows which
-/// partition changed when, also where others wrote to it.
+/// partition changed when, also where others wrote to it. A commit makes the table where it does not exist.
+///
+/// How Arrow columns are stored, which matters to SQL over them:
+///
+/// | Arrow | SQLite |
+/// |---|---|
+/// | boolean | 0 or 1 |
+/// | integers | integers; unsigned ones up to 2^63 - 1 |
+/// | float 32, 64 | floats; NaN as the text `NaN`, which sorts last; the sign of a zero is not kept |
+/// | text, binary | texts, blobs |
+/// | date 32 | texts like `2026-10-01`, which sort by date; years 0 to 9999 |
+/// | timestamp | integers of microseconds since 1970 in UTC, of nanoseconds where that is the unit |
+/// | decimal 128, 256 | texts of the exact digits, as many behind the point as the column has |
+///
+/// Columns of other types are refused by name. In a query, a parameter that is an instant is an integer of microseconds.
 #[derive(Clone, Debug)]
 pub struct SqliteTable {
     database: SqliteDatabase,

@@ -169,6 +169,11 @@ impl Engine {
         Ok(Closed { stale })
     }
 
+    /// Releases suppressed deliveries by the keys of their business events, and answers how many were.
+    pub async fn release_deliveries(&self, keys: &[String], by: &Actor) -> Result<u64> {
+        self.ledger.release_deliveries(keys, by, self.clock.now()).await
+    }
+
     /// The backfill, or an error that names it.
     pub async fn backfill(&self, id: &BackfillId) -> Result<BackfillRecord> {
         self.ledger

@@ -1,6 +1,7 @@
 //! Working on a backfill: claims tasks, runs them, and leaves them in the ledger.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::pin::pin;
 
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
@@ -60,8 +61,8 @@ impl Engine {
     ) -> Result<Execution> {
         let record = self.start(id, worker).await?;
         if record.state == BackfillState::Running {
-            let beside = self.beside(&record.plan).await?;
-            self.work(&record, worker, &beside, &watch).await?;
+            let around = self.beside(&record.plan).await?;
+            self.work(&record, worker, &around, &watch).await?;
             self.conclude(id, worker).await?;
         }
         let state = self.backfill(id).await?.state;
@@ -94,7 +95,7 @@ impl Engine {
         &self,
         record: &BackfillRecord,
         worker: &WorkerId,
-        beside: &Beside,
+        around: &Beside,
         watch: &(impl Fn(TaskEvent) + Send + Sync),
     ) -> Result<()> {
         let id = &record.plan.request.id;
@@ -109,11 +110,14 @@ impl Engine {
                 .saturating_sub(u32::try_from(running.len()).unwrap_or(u32::MAX));
             let (ttl, now) = (self.settings.lease_ttl(), self.clock.now());
             let ask = || self.ledger.claim(id, worker, &can_run, free, ttl, now);
-            let claims = if free > 0 { retried(self, ask).await? } else { Vec::new() };
+            let claims = match free {
+                0 => Vec::new(),
+                _ => beside(&mut running, watch, retried(self, ask)).await??,
+            };
             let none = claims.is_empty();
             for claim in claims {
                 watch(TaskEvent::Started(claim.task));
-                running.push(self.attempt(record, claim, worker, beside));
+                running.push(self.attempt(record, claim, worker, around));
             }
             match (running.is_empty(), none) {
                 (false, true) => {
@@ -143,7 +147,7 @@ impl Engine {
         record: &BackfillRecord,
         claim: Claim,
         worker: &WorkerId,
-        beside: &Beside,
+        around: &Beside,
     ) -> Result<(TaskId, TaskState)> {
         let plan = &record.plan;
         let task = plan.task(claim.task)?;
@@ -153,7 +157,7 @@ impl Engine {
             task,
             origin: &origin,
             claim: Some(&claim),
-            beside,
+            beside: around,
             queued_at: claim.queued_at,
             started_at: claim.started_at,
         };
@@ -281,6 +285,22 @@ pub(super) fn origin(record: &BackfillRecord, worker: &WorkerId) -> Origin {
 
 fn worker_actor(worker: &WorkerId) -> crate::domain::ids::Actor {
     crate::domain::ids::Actor::new(worker.as_str())
+}
+
+/// Waits for a step of the loop while the tasks go on: one that is not polled could hold the very connection that the
+/// step waits for.
+async fn beside<T>(
+    running: &mut FuturesUnordered<impl Future<Output = Result<(TaskId, TaskState)>>>,
+    watch: &(impl Fn(TaskEvent) + Send + Sync),
+    step: impl Future<Output = T>,
+) -> Result<T> {
+    let mut step = pin!(step);
+    loop {
+        tokio::select! {
+            done = &mut step => return Ok(done),
+            Some(ended) = running.next() => report(Some(ended), watch)?,
+        }
+    }
 }
 
 fn report(

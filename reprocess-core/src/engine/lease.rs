@@ -44,11 +44,16 @@ impl Engine {
     pub(super) async fn holding<T>(&self, held: Held<'_>, work: impl Future<Output = T>) -> Result<Kept<T>> {
         let mut work = pin!(work);
         loop {
-            let nap = pin!(self.clock.sleep(self.settings.lease_ttl() / 3));
-            match select(work.as_mut(), nap).await {
+            // The work is polled while its lease is prolonged: it could hold the connection that this needs.
+            let beat = pin!(async {
+                self.clock.sleep(self.settings.lease_ttl() / 3).await;
+                self.prolong(held).await
+            });
+            match select(work.as_mut(), beat).await {
                 Either::Left((done, _)) => return Ok(Kept::Yes(done)),
-                Either::Right(_) if self.prolong(held).await? => {}
-                Either::Right(_) => return Ok(Kept::Lost),
+                Either::Right((Ok(true), _)) => {}
+                Either::Right((Ok(false), _)) => return Ok(Kept::Lost),
+                Either::Right((Err(error), _)) => return Err(error),
             }
         }
     }

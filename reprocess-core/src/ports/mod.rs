@@ -1,5 +1,6 @@
 //! The traits that backends implement, and the plain types they exchange. Ports know the domain and nothing else.
 
+pub mod backend;
 pub mod clock;
 pub mod delivery;
 pub mod ledger;

@@ -34,7 +34,7 @@ fn statement(table: &Managed, event: &str, rows: &[&str]) -> Result<String> {
     }
     Ok(format!(
         "CREATE TRIGGER main.reprocess_foreign_{t}_{} AFTER {event} ON {}
-         WHEN (SELECT writing FROM reprocess_guard WHERE one = 1) = 0
+         WHEN (SELECT writing FROM reprocess_guard WHERE one = 1) <> {t}
          BEGIN
          UPDATE reprocess_seq SET seq = seq + 1 WHERE t = {t};
          {body}END",

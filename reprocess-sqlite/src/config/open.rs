@@ -38,12 +38,16 @@ pub(super) async fn database(config: SqliteConfig, path: &Path) -> Result<Sqlite
     let stage = open(&config, pool(1), writing(&staged)).await?;
     crate::shadow::prepare(&stage).await.map_err(|e| e.with_context("file", staged.display()))?;
     let attach = attached(&staged)?;
-    let write = open(&config, attaching(pool(1), &attach), writing(&path)).await?;
+    let mut main = writing(&path);
+    if let Some(pages) = config.max_pages {
+        main = main.pragma("max_page_count", pages.to_string());
+    }
+    let write = open(&config, attaching(pool(1), &attach), main).await?;
     let reading = connect(&path).pragma("query_only", "ON");
     let read = open(&config, attaching(pool(config.readers), &attach), reading).await?;
     let path = path.canonicalize().unwrap_or(path);
     let database = SqliteDatabase { inner: Arc::new(Inner { config, path, write, read, stage }) };
-    database.migrate("the catalog of tables", crate::catalog::STEPS).await?;
+    database.migrate("tables", crate::catalog::STEPS).await?;
     Ok(database)
 }
 
@@ -63,7 +67,7 @@ impl SqliteDatabase {
         let done = usize::try_from(version).ok().filter(|done| *done <= steps.len()).ok_or_else(|| {
             Error::new(
                 ErrorKind::Corrupt,
-                format!("{component} is stored in version {version}, and this library knows {newest}"),
+                format!("the file holds {component} of version {version}, and this library knows {newest}"),
             )
             .with_context("file", self.path().display())
             .with_advice("a newer release of reprocess wrote here; use that one")

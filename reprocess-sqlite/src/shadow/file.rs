@@ -218,6 +218,26 @@ impl<'a> Staging<'a> {
     }
 }
 
+/// Removes sets that a process left behind which died after it had committed them.
+pub(crate) async fn sweep(database: &SqliteDatabase, table: &TableId) -> Result<()> {
+    let mut tx = database.begin_read().await?;
+    let rows = Sql::new(
+        "SELECT m.stamp, m.attempt FROM staged.manifest AS m
+         CROSS JOIN main.reprocess_table AS r ON r.table_id = m.table_id
+         CROSS JOIN main.reprocess_stamp AS s ON s.t = r.t AND s.stamp = m.stamp AND s.attempt = m.attempt
+         WHERE m.table_id = ",
+    )
+    .bind(table.as_str())
+    .rows(&mut tx, WHAT)
+    .await?;
+    drop(tx);
+    for row in rows {
+        let stamp = from_json(&row.try_get::<String, _>(0).doing(WHAT)?)?;
+        discard(database, table, &StagedId { stamp, attempt: row.try_get(1).doing(WHAT)? }).await?;
+    }
+    Ok(())
+}
+
 /// Removes every set of an id.
 pub(crate) async fn discard(database: &SqliteDatabase, table: &TableId, id: &StagedId) -> Result<()> {
     let mut tx = database.begin_stage().await?;

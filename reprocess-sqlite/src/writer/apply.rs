@@ -18,6 +18,9 @@ use crate::sql::Sql;
 
 const WHAT: &str = "write the rows of a commit";
 
+/// No table has this number.
+const NOTHING: i64 = 0;
+
 /// A table after the entries of a commit, and the number that the commit took.
 #[derive(Debug)]
 pub(super) struct Applied {
@@ -41,7 +44,7 @@ pub(super) async fn apply(
     keep: bool,
 ) -> Result<Option<Applied>> {
     let Some(mut managed) = existing(table, connection, managed, entries).await? else { return Ok(None) };
-    guard(connection, true).await?;
+    guard(connection, managed.t).await?;
     let touched: Vec<PartitionKey> = entries.iter().flat_map(touched).collect();
     let seq = managed.changes().log(connection, &touched).await?;
     for entry in entries {
@@ -55,7 +58,7 @@ pub(super) async fn apply(
             return Ok(None);
         }
     }
-    guard(connection, false).await?;
+    guard(connection, NOTHING).await?;
     Ok(Some(Applied { managed, seq }))
 }
 
@@ -180,11 +183,9 @@ async fn change(
     }
 }
 
-/// While it is on, the triggers know that the library writes.
-async fn guard(connection: &mut SqliteConnection, writing: bool) -> Result<()> {
-    Sql::new("UPDATE main.reprocess_guard SET writing = ")
-        .bind(i64::from(writing))
-        .execute(connection, WHAT)
-        .await?;
+/// Tells the triggers which table the library writes. Those of other tables still notice what a trigger of the user
+/// writes meanwhile.
+async fn guard(connection: &mut SqliteConnection, t: i64) -> Result<()> {
+    Sql::new("UPDATE main.reprocess_guard SET writing = ").bind(t).execute(connection, WHAT).await?;
     Ok(())
 }

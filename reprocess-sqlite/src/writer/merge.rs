@@ -13,8 +13,13 @@ use crate::sql::{Sql, ident};
 
 const WHAT: &str = "merge rows";
 
-/// Which row of the table each staged row is, and whether it takes its place.
+/// Which staged row has the key of which row of the table, whether it is newer, and what becomes of the latter.
 const MATCH: &str = "temp.reprocess_match";
+
+/// Fates of a row of the table that a staged row meets: it stays, takes the staged values, or goes. Where several rows
+/// have one key, which none of ours do, the merge leaves one.
+const UPDATED: u8 = 1;
+const DELETED: u8 = 2;
 
 /// Merges the rows of a staged table. Rows are matched within the scope only, since a commit touches nothing else.
 pub(super) async fn apply(
@@ -31,19 +36,19 @@ pub(super) async fn apply(
         keep_changes(connection, managed, step, merge, rows, vanished.clone()).await?;
     }
     let name = format!("main.{}", managed.name);
-    if let Some(vanished) = vanished {
-        Sql::new(format!("DELETE FROM {name} AS t WHERE ")).then(vanished).execute(connection, WHAT).await?;
-    }
+    let going = Sql::any([Some(met(DELETED)), vanished].into_iter().flatten().collect());
+    Sql::new(format!("DELETE FROM {name} AS t WHERE ")).then(going).execute(connection, WHAT).await?;
     let others: Vec<_> =
         managed.layout.names().filter(|c| !merge.keys.iter().any(|k| k == c)).map(ident).collect();
     if !others.is_empty() {
         let taken: Vec<_> = others.iter().map(|column| format!("s.{column}")).collect();
         Sql::new(format!(
             "UPDATE {name} AS t SET ({}) = (SELECT {} FROM {MATCH} AS m CROSS JOIN {rows} AS s ON s._rowid_ = m.s
-             WHERE m.t = t._rowid_) WHERE t._rowid_ IN (SELECT m.t FROM {MATCH} AS m WHERE m.takes = 1)",
+             WHERE m.t = t._rowid_) WHERE ",
             others.join(", "),
             taken.join(", ")
         ))
+        .then(met(UPDATED))
         .execute(connection, WHAT)
         .await?;
     }
@@ -112,23 +117,38 @@ async fn matches(
 ) -> Result<()> {
     for statement in [
         format!("DROP TABLE IF EXISTS {MATCH}"),
-        format!("CREATE TABLE {MATCH} (t INTEGER PRIMARY KEY, s INTEGER NOT NULL, takes INTEGER NOT NULL)"),
+        format!(
+            "CREATE TABLE {MATCH} (t INTEGER PRIMARY KEY, s INTEGER NOT NULL, newer INTEGER, fate INTEGER)"
+        ),
     ] {
         Sql::new(statement).execute(connection, WHAT).await?;
     }
-    let takes = Sql::all(vec![Sql::new(takes_over(merge, "s", "t")), differs(&managed.layout, merge)]);
-    Sql::new(format!("INSERT INTO {MATCH} (t, s, takes) SELECT t._rowid_, s._rowid_, "))
-        .then(takes)
-        .text(format!(
-            " FROM {rows} AS s CROSS JOIN main.{} AS t ON {} WHERE ",
-            managed.name,
-            in_place_of(merge, "s", "t")
-        ))
-        .then(managed.rows().scope(step.scope)?)
-        .execute(connection, WHAT)
-        .await?;
+    let newer = takes_over(merge, "s", "t");
+    Sql::new(format!(
+        "INSERT INTO {MATCH} (t, s, newer, fate) SELECT t._rowid_, s._rowid_, ifnull({newer}, 0), "
+    ))
+    .then(Sql::all(vec![Sql::new(format!("ifnull({newer}, 0)")), differs(&managed.layout, merge)]))
+    .text(format!(
+        " FROM {rows} AS s CROSS JOIN main.{} AS t ON {} WHERE ",
+        managed.name,
+        in_place_of(merge, "s", "t")
+    ))
+    .then(managed.rows().scope(step.scope)?)
+    .execute(connection, WHAT)
+    .await?;
     Sql::new("CREATE INDEX temp.reprocess_match_s ON reprocess_match (s)").execute(connection, WHAT).await?;
+    Sql::new(format!(
+        "UPDATE {MATCH} AS m SET fate = {DELETED} WHERE m.newer = 1 AND EXISTS
+         (SELECT 1 FROM {MATCH} AS o WHERE o.s = m.s AND (o.newer = 0 OR o.t < m.t))"
+    ))
+    .execute(connection, WHAT)
+    .await?;
     Ok(())
+}
+
+/// The rows `t` of the table that have a fate.
+fn met(fate: u8) -> Sql {
+    Sql::new(format!("t._rowid_ IN (SELECT m.t FROM {MATCH} AS m WHERE m.fate = {fate})"))
 }
 
 /// Rows that are equal already are not rewritten.
@@ -163,8 +183,16 @@ async fn keep_changes(
         merge: Some(merge.keys.clone()),
     };
     let slot = keep::register(connection, managed, step.seq, &entry).await?;
-    let changed = Sql::new(format!("t._rowid_ IN (SELECT m.t FROM {MATCH} AS m WHERE m.takes = 1)"));
+    let changed = Sql::new(format!("t._rowid_ IN (SELECT m.t FROM {MATCH} AS m WHERE m.fate > 0)"));
     let going = Sql::any([Some(changed), vanished].into_iter().flatten().collect());
-    keep::copy(connection, &managed.layout, slot, managed.from().text(" AS t WHERE ").then(going)).await?;
+    // With the others of their keys, in a table where keys repeat: a restore takes away every row of a kept key.
+    let others = Sql::new(format!(
+        "t._rowid_ IN (SELECT o._rowid_ FROM (SELECT t.* FROM main.{} AS t WHERE ",
+        managed.name
+    ))
+    .then(going.clone())
+    .text(format!(") AS k CROSS JOIN main.{} AS o ON {})", managed.name, in_place_of(merge, "k", "o")));
+    let kept = Sql::all(vec![managed.rows().scope(step.scope)?, Sql::any(vec![going, others])]);
+    keep::copy(connection, &managed.layout, slot, managed.from().text(" AS t WHERE ").then(kept)).await?;
     keep::copy_new(connection, &managed.layout, slot, Sql::new(inserted(rows, "t"))).await
 }

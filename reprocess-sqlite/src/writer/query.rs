@@ -1,6 +1,7 @@
 //! Queries over pinned inputs, run by SQLite.
 
 use std::collections::BTreeMap;
+use std::error::Error as _;
 use std::sync::Arc;
 
 use arrow_schema::{Field, Schema, SchemaRef};
@@ -80,14 +81,13 @@ fn of_query(error: Error) -> Error {
     if error.kind() != ErrorKind::Internal {
         return error;
     }
-    Error::invalid("SQLite refuses the query")
+    let reason = error.source().map_or_else(|| error.message().to_owned(), ToString::to_string);
+    Error::invalid(format!("SQLite refuses the query: {reason}"))
         .with_advice("inputs are tables of their names, parameters are written as :name")
-        .with_source(error)
 }
 
 /// The text with its parameters bound: `:name` outside of texts, quoted names and comments.
 fn with_values(sql: &str, params: &BTreeMap<String, Value>) -> Result<Sql> {
-    let sql = sql.trim_end().trim_end_matches(';');
     let mut bound = Sql::default();
     let mut rest = sql;
     let mut plain = String::new();
@@ -111,6 +111,8 @@ fn with_values(sql: &str, params: &BTreeMap<String, Value>) -> Result<Sql> {
                 bound = bound.text(std::mem::take(&mut plain)).bind(argument(value));
                 rest = after.get(name.len()..).unwrap_or_default();
             }
+            // The text becomes a part of another, in which its end cannot stand.
+            ';' if is_blank(after) => rest = after,
             '?' | '@' | '$' => {
                 return Err(Error::invalid(format!("the query has a parameter `{first}{name}`"))
                     .with_advice("write parameters as :name"));
@@ -122,6 +124,18 @@ fn with_values(sql: &str, params: &BTreeMap<String, Value>) -> Result<Sql> {
         }
     }
     Ok(bound.text(plain))
+}
+
+/// Whether nothing follows but comments.
+fn is_blank(mut rest: &str) -> bool {
+    loop {
+        rest = rest.trim_start_matches(|c: char| c.is_whitespace() || c == ';');
+        if !rest.starts_with("--") && !rest.starts_with("/*") {
+            return rest.is_empty();
+        }
+        let comment = rest.chars().next().map_or(0, |first| skipped(rest, first));
+        rest = rest.get(comment..).unwrap_or_default();
+    }
 }
 
 /// How many bytes at the start are a text, a quoted name, a comment or a name: nothing in there is a parameter.
@@ -165,8 +179,8 @@ mod tests {
         let params = BTreeMap::from([("day".to_owned(), Value::from("x'y"))]);
         let text = |sql: &str| with_values(sql, &params).and_then(Sql::build).map(|(text, _)| text);
         assert_eq!(
-            text("SELECT :day, ':day' -- :day\n, \":day\" /* :other */ , [:a] ;").unwrap(),
-            "SELECT ?1, ':day' -- :day\n, \":day\" /* :other */ , [:a] "
+            text("SELECT :day, ':day' -- :day\n, \":day\" /* :other */ , [:a] ; -- end").unwrap(),
+            "SELECT ?1, ':day' -- :day\n, \":day\" /* :other */ , [:a]  -- end"
         );
         assert_eq!(text("SELECT 'it''s :day', :day || :day").unwrap(), "SELECT 'it''s :day', ?1 || ?2");
         assert!(text("SELECT :other").unwrap_err().to_string().contains(":other"));

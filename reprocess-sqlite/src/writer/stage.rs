@@ -15,7 +15,7 @@ use reprocess_core::{Error, Result};
 use super::{SqliteTable, guard, query};
 use crate::catalog::{Managed, to_json};
 use crate::layout::{Layout, aligned};
-use crate::shadow::{Staging, rows_name};
+use crate::shadow::{self, Staging, rows_name};
 
 /// Rows are written as soon as they have this many bytes, however few they are.
 const CHUNK_BYTES: usize = 32 << 20;
@@ -35,10 +35,7 @@ pub(super) async fn stage(table: &SqliteTable, request: &StageRequest, rows: Row
     drop(tx);
     let (schema, stream) = match rows {
         Rows::Stream { schema, stream } => (schema, stream),
-        Rows::Query(query) => {
-            let typed = current.as_ref().filter(|_| request.schema != SchemaPolicy::Rebuild);
-            query::run(table.database(), typed, &query).await?
-        }
+        Rows::Query(query) => query::run(table.database(), current.as_ref(), &query).await?,
     };
     let layout = target(request.schema, current.as_ref(), &schema)?;
     layout.check_partitioning(&spec.partitioning)?;
@@ -46,6 +43,7 @@ pub(super) async fn stage(table: &SqliteTable, request: &StageRequest, rows: Row
     if let Intent::Merge(merge) = &request.intent {
         guard::check_merge(&layout, merge)?;
     }
+    shadow::sweep(table.database(), &spec.id).await?;
     let staging = Staging::begin(table.database(), &spec.id, &request.id, &layout).await?;
     match write(table, request, &layout, &staging, stream).await {
         Ok(staged) => {

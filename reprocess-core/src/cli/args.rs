@@ -1,0 +1,242 @@
+//! What can be said on the command line.
+
+use clap::{Args, Parser, Subcommand};
+
+use super::choices::{LeasedChoice, ModeChoice, MovedChoice, OrderChoice, SchemaChoice};
+use super::exit;
+
+/// Heading of the options that every command takes.
+const EVERYWHERE: &str = "Options of every command";
+
+/// Plans, runs, reviews, publishes, takes back and explains runs of this application's jobs
+#[derive(Clone, Debug, Parser)]
+#[command(after_help = exit::HELP, subcommand_required = true, arg_required_else_help = true)]
+pub struct Cli {
+    /// Prints one JSON document instead of text
+    #[arg(long, global = true, help_heading = EVERYWHERE)]
+    pub(super) json: bool,
+    /// Who asks, approves or stops; else $USER
+    #[arg(long, global = true, help_heading = EVERYWHERE, value_name = "WHO")]
+    pub(super) by: Option<String>,
+    /// Name of this process in the ledger; no two processes may share one
+    #[arg(long, global = true, help_heading = EVERYWHERE, value_name = "NAME")]
+    pub(super) worker: Option<String>,
+    /// How many lines of a list are shown
+    #[arg(long, global = true, help_heading = EVERYWHERE, value_name = "N", default_value_t = crate::render::SHOWN)]
+    pub(super) lines: usize,
+    #[command(subcommand)]
+    pub(super) command: Command,
+}
+
+#[derive(Clone, Debug, Subcommand)]
+pub(super) enum Command {
+    /// Shows what a backfill would do; writes nothing
+    Plan(PlanArgs),
+    /// Plans, asks for approval, runs; in shadow mode ends with a review
+    Backfill(BackfillArgs),
+    /// Shows one backfill with its tasks, or all backfills
+    Status {
+        /// The backfill
+        id: Option<String>,
+    },
+    /// Shows the outputs of a shadow before and after
+    Review {
+        /// The backfill
+        id: String,
+    },
+    /// Shows the rows that one task of a shadow changes
+    Diff {
+        /// The backfill
+        id: String,
+        /// Number of the task, as the review shows it
+        task: u32,
+        /// How many rows of each kind to show
+        #[arg(long, default_value_t = 20, value_name = "N")]
+        samples: usize,
+    },
+    /// Approves a plan, or the reviewed outputs of a shadow
+    Approve {
+        /// The backfill
+        id: String,
+        /// Digest of what was looked at: of the plan, or of the review
+        #[arg(long)]
+        digest: String,
+        /// What is to be recorded with the approval
+        #[arg(long, default_value = "")]
+        comment: String,
+    },
+    /// A reviewer's no: discards what is staged
+    Abort(StopArgs),
+    /// Stops a backfill: discards what is staged, keeps what is committed
+    Cancel(StopArgs),
+    /// Commits the approved outputs of a shadow
+    Publish {
+        /// The backfill
+        id: String,
+    },
+    /// Brings back what a backfill replaced, as a run of its own
+    Rollback(RollbackArgs),
+    /// Ends a backfill for good, and shows what is stale downstream
+    Close {
+        /// The backfill
+        id: String,
+        /// Frees what it replaced; it cannot be rolled back afterwards
+        #[arg(long)]
+        forget: bool,
+    },
+    /// Shows what produced a partition, and its history
+    Explain {
+        /// The table
+        table: String,
+        /// The partition, for example day=2013-03-04; left out for a table without partitions
+        #[arg(default_value = "")]
+        key: String,
+    },
+    /// Shows rows of the ledger: the latest of each job, or those of a backfill, a run, a table or a partition
+    Ledger(LedgerArgs),
+    /// Shows partitions on another logic version than the schedule runs
+    Outdated,
+    /// Shows partitions that were computed from what has changed since
+    Stale,
+    /// Shows deliveries, and releases those that wait
+    Deliveries {
+        /// Only those of this backfill
+        #[arg(long, value_name = "ID")]
+        backfill: Option<String>,
+        /// Releases the deliveries of these business events
+        #[arg(long, num_args = 1.., value_name = "KEY")]
+        release: Vec<String>,
+    },
+}
+
+/// What is asked for.
+#[derive(Clone, Debug, Args)]
+pub(super) struct PlanArgs {
+    /// The jobs, each with its logic version where --logic is not meant
+    #[arg(value_name = "JOB[@LOGIC]")]
+    pub(super) jobs: Vec<String>,
+    /// Logic version of the jobs that name none
+    #[arg(long, value_name = "V")]
+    pub(super) logic: Option<String>,
+    /// Name of the backfill; the same name again is the same backfill
+    #[arg(long)]
+    pub(super) id: Option<String>,
+    /// Why; recorded with every row of the ledger
+    #[arg(long)]
+    pub(super) reason: Option<String>,
+    /// First partition, as 2013-03-04 or, for hours, 2013-03-04T05:00:00Z
+    #[arg(long, value_name = "KEY", requires = "to", conflicts_with_all = ["partition", "whole_table"])]
+    pub(super) from: Option<String>,
+    /// Last partition, included
+    #[arg(long, value_name = "KEY", requires = "from")]
+    pub(super) to: Option<String>,
+    /// These partitions, for example day=2013-03-04/country=FR
+    #[arg(long, value_name = "KEY", num_args = 1.., conflicts_with = "whole_table")]
+    pub(super) partition: Vec<String>,
+    /// The whole table, rebuilt
+    #[arg(long)]
+    pub(super) whole_table: bool,
+    /// Whether the output waits for a review
+    #[arg(long, value_enum, default_value_t = ModeChoice::Shadow)]
+    pub(super) mode: ModeChoice,
+    /// How many tasks run at a time, over all processes
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+    pub(super) concurrency: u32,
+    /// In which order tasks run
+    #[arg(long, value_enum, default_value_t = OrderChoice::Any)]
+    pub(super) order: OrderChoice,
+    /// Also runs what is unchanged or was rolled back
+    #[arg(long)]
+    pub(super) force: bool,
+    /// Leaves downstream tables out of the plan
+    #[arg(long)]
+    pub(super) no_propagate: bool,
+    /// Releases deliveries at the commit; else they wait to be released by name
+    #[arg(long)]
+    pub(super) deliver: bool,
+    /// Reads exactly the inputs that this run recorded
+    #[arg(long, value_name = "RUN")]
+    pub(super) inputs_of: Option<String>,
+    /// How many partitions one commit takes, where the job allows it
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+    pub(super) partitions_per_commit: u32,
+    /// Does not keep the replaced rows; the backfill cannot be rolled back
+    #[arg(long)]
+    pub(super) no_keep: bool,
+    /// What to do where a partition moved after planning
+    #[arg(long, value_enum, default_value_t = MovedChoice::Stop)]
+    pub(super) when_moved: MovedChoice,
+    /// What to do where another run holds a partition
+    #[arg(long, value_enum, default_value_t = LeasedChoice::Wait)]
+    pub(super) when_leased: LeasedChoice,
+    /// What to do where the logic produces other columns
+    #[arg(long, value_enum, default_value_t = SchemaChoice::Refuse)]
+    pub(super) schema: SchemaChoice,
+    /// Overrides a parameter of the jobs; the value is JSON
+    #[arg(long, value_name = "NAME=JSON")]
+    pub(super) param: Vec<String>,
+    /// What is expected to change, as JSON, or @FILE with JSON: one expectation or a list of them
+    #[arg(long, value_name = "JSON")]
+    pub(super) expect: Vec<String>,
+}
+
+#[derive(Clone, Debug, Args)]
+pub(super) struct BackfillArgs {
+    #[command(flatten)]
+    pub(super) plan: PlanArgs,
+    /// Approves the plan at once
+    #[arg(long)]
+    pub(super) yes: bool,
+    /// Goes on with a backfill that is in the ledger
+    #[arg(long, value_name = "ID", conflicts_with_all = ["jobs", "id", "from", "partition", "whole_table"])]
+    pub(super) resume: Option<String>,
+}
+
+#[derive(Clone, Debug, Args)]
+pub(super) struct StopArgs {
+    /// The backfill
+    pub(super) id: String,
+    /// Why; recorded
+    #[arg(long)]
+    pub(super) why: String,
+}
+
+#[derive(Clone, Debug, Args)]
+pub(super) struct RollbackArgs {
+    /// The backfill
+    pub(super) id: String,
+    /// Only these partitions
+    #[arg(long, value_name = "KEY", num_args = 1.., required_unless_present = "all", conflicts_with = "all")]
+    pub(super) partition: Vec<String>,
+    /// Everything that it wrote
+    #[arg(long, required_unless_present = "partition")]
+    pub(super) all: bool,
+    /// Why; recorded
+    #[arg(long)]
+    pub(super) reason: String,
+    /// Name of the rollback, itself a backfill; else <ID>.rollback-<n>
+    #[arg(long, value_name = "ID")]
+    pub(super) rollback_id: Option<String>,
+    /// Approves the plan at once
+    #[arg(long)]
+    pub(super) yes: bool,
+}
+
+#[derive(Clone, Debug, Args)]
+pub(super) struct LedgerArgs {
+    /// The rows of a backfill over all its generations, rollbacks included
+    #[arg(long, value_name = "ID", conflicts_with_all = ["run", "table"])]
+    pub(super) backfill: Option<String>,
+    /// The rows of a run
+    #[arg(long, value_name = "RUN", conflicts_with = "table")]
+    pub(super) run: Option<String>,
+    /// What is current in a table
+    #[arg(long, value_name = "TABLE")]
+    pub(super) table: Option<String>,
+    /// With --table: every row about this partition, newest first
+    #[arg(long, value_name = "KEY", requires = "table")]
+    pub(super) partition: Option<String>,
+    /// How many rows at the most, where the question has no end
+    #[arg(long, value_name = "N", default_value_t = 200)]
+    pub(super) limit: u32,
+}

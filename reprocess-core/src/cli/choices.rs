@@ -1,0 +1,66 @@
+//! Words on the command line for choices of a request.
+
+use clap::ValueEnum;
+
+use crate::domain::request::{Mode, Order, SchemaPolicy, WhenLeased, WhenMoved};
+
+/// Gives each choice its words, with the help of each.
+macro_rules! choices {
+    ($($(#[$doc:meta])* $name:ident for $domain:ident { $($(#[$help:meta])* $choice:ident),+ $(,)? })+) => {$(
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+        pub(super) enum $name {
+            $($(#[$help])* $choice),+
+        }
+
+        impl From<$name> for $domain {
+            fn from(choice: $name) -> Self {
+                match choice {
+                    $($name::$choice => Self::$choice),+
+                }
+            }
+        }
+    )+};
+}
+
+choices! {
+    /// Whether the output waits for a review.
+    ModeChoice for Mode {
+        /// Each task commits as it ends
+        Direct,
+        /// Outputs wait for a review, then one publication commits them
+        Shadow,
+    }
+    /// In which order tasks run.
+    OrderChoice for Order {
+        /// Any; one that fails does not hold up the others
+        Any,
+        /// Oldest partition first, one after the other
+        OldestFirst,
+    }
+    /// What to do where the logic produces other columns.
+    SchemaChoice for SchemaPolicy {
+        /// Refuse
+        Refuse,
+        /// Add the new columns, nullable
+        AddNullable,
+        /// Rebuild the whole table
+        Rebuild,
+    }
+    /// What to do where a partition moved after planning.
+    MovedChoice for WhenMoved {
+        /// Leave it as it is and say so
+        Stop,
+        /// Overwrite what moved
+        Overwrite,
+    }
+    /// What to do where another run holds a lease.
+    LeasedChoice for WhenLeased {
+        /// Wait for it
+        Wait,
+        /// Leave the partition to the other run
+        Skip,
+        /// Fail the task
+        Fail,
+    }
+}

@@ -1,0 +1,5 @@
+//! The command line over a small host in memory.
+
+mod arguments;
+mod host;
+mod story;

@@ -1,0 +1,109 @@
+//! Processes that are killed at random points, and others that go on where they were.
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use reprocess_core::ports::ledger::BackfillState;
+
+use super::shop::{self, DAYS, Pace, Shop};
+
+/// Tells the child where to work; without it the child's test does nothing.
+const FOLDER: &str = "REPROCESS_TEST_KILL_FOLDER";
+
+/// How many tasks one process works on at a time.
+const AT_A_TIME: usize = 3;
+
+fn file(folder: &Path) -> PathBuf {
+    folder.join("shop.db")
+}
+
+fn pace(folder: &Path, takes_ms: u64) -> Pace {
+    Pace { computed: folder.join("computed"), takes_ms }
+}
+
+/// What a killed process was: this very test binary, asked to run only the test below.
+fn spawn(folder: &Path) -> Child {
+    Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "engine::kill::a_process_that_works_until_it_is_killed", "--nocapture"])
+        .env(FOLDER, folder)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap()
+}
+
+#[tokio::test]
+async fn a_process_that_works_until_it_is_killed() {
+    let Some(folder) = std::env::var_os(FOLDER).map(PathBuf::from) else { return };
+    let shop = shop::open(&file(&folder), pace(&folder, 25)).await;
+    let worker = format!("pid-{}", std::process::id());
+    let _ = shop.engine.execute(&"fix".into(), &worker.as_str().into(), |_| {}).await.unwrap();
+}
+
+/// One backfill, its processes killed after the given waits. Answers how many were killed before it was done.
+async fn kill_through(folder: &Path, waits: &mut impl Iterator<Item = Duration>) -> usize {
+    shop::create(&file(folder)).await;
+    let first = shop::open(&file(folder), pace(folder, 0)).await;
+    shop::start(&first).await;
+    first.database.close().await;
+    let mut kills = 0;
+    for wait in waits {
+        let mut child = spawn(folder);
+        tokio::time::sleep(wait).await;
+        let ended_by_itself = child.try_wait().unwrap().is_some();
+        child.kill().unwrap();
+        child.wait().unwrap();
+        if ended_by_itself {
+            break;
+        }
+        kills += 1;
+    }
+    kills
+}
+
+async fn finish(folder: &Path) -> Shop {
+    let last = shop::open(&file(folder), pace(folder, 0)).await;
+    let done = last.engine.execute(&"fix".into(), &"last".into(), |_| {}).await.unwrap();
+    assert_eq!(done.state, BackfillState::Published);
+    last
+}
+
+/// Fifty SIGKILLs over backfills of sixty partitions; each backfill ends as one that nobody disturbed.
+#[tokio::test(flavor = "multi_thread")]
+async fn fifty_kills_leave_what_a_clean_run_leaves() {
+    let clean = tempfile::tempdir().unwrap();
+    kill_through(clean.path(), &mut std::iter::empty()).await;
+    let clean_ledger = shop::recorded(&finish(clean.path()).await).await;
+    assert_eq!(shop::contents(&file(clean.path())).await, shop::expected());
+    assert_eq!(clean_ledger.len(), usize::try_from(DAYS).unwrap());
+    // Waits from 60 to 400 ms, from a generator with a fixed start.
+    let mut state = 0x2026_1129_u64;
+    let mut waits = std::iter::repeat_with(move || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        Duration::from_millis(60 + (state >> 33) % 340)
+    })
+    .take(50);
+    let (mut kills, mut rounds) = (0, 0);
+    while kills < 50 {
+        let folder = tempfile::tempdir().unwrap();
+        let killed = kill_through(folder.path(), &mut waits).await;
+        let shop = finish(folder.path()).await;
+        assert_eq!(shop::contents(&file(folder.path())).await, shop::expected(), "after {killed} kills");
+        assert_eq!(shop::recorded(&shop).await, clean_ledger, "after {killed} kills");
+        let computed = std::fs::read_to_string(folder.path().join("computed")).unwrap().lines().count();
+        let days = usize::try_from(DAYS).unwrap();
+        assert!(
+            computed <= days + AT_A_TIME * killed,
+            "computed {computed} times for {days} days and {killed} kills"
+        );
+        kills += killed;
+        rounds += 1;
+        if waits.size_hint().0 == 0 {
+            break;
+        }
+    }
+    println!("{kills} kills over {rounds} backfills");
+    assert!(kills >= 40, "only {kills} processes were killed at work");
+}
