@@ -61,8 +61,8 @@ impl Engine {
     ) -> Result<Execution> {
         let record = self.start(id, worker).await?;
         if record.state == BackfillState::Running {
-            let beside = self.beside(&record.plan).await?;
-            self.work(&record, worker, &beside, &watch).await?;
+            let around = self.beside(&record.plan).await?;
+            self.work(&record, worker, &around, &watch).await?;
             self.conclude(id, worker).await?;
         }
         let state = self.backfill(id).await?.state;
@@ -95,7 +95,7 @@ impl Engine {
         &self,
         record: &BackfillRecord,
         worker: &WorkerId,
-        beside: &Beside,
+        around: &Beside,
         watch: &(impl Fn(TaskEvent) + Send + Sync),
     ) -> Result<()> {
         let id = &record.plan.request.id;
@@ -117,7 +117,7 @@ impl Engine {
             let none = claims.is_empty();
             for claim in claims {
                 watch(TaskEvent::Started(claim.task));
-                running.push(self.attempt(record, claim, worker, beside));
+                running.push(self.attempt(record, claim, worker, around));
             }
             match (running.is_empty(), none) {
                 (false, true) => {
@@ -147,7 +147,7 @@ impl Engine {
         record: &BackfillRecord,
         claim: Claim,
         worker: &WorkerId,
-        beside: &Beside,
+        around: &Beside,
     ) -> Result<(TaskId, TaskState)> {
         let plan = &record.plan;
         let task = plan.task(claim.task)?;
@@ -157,7 +157,7 @@ impl Engine {
             task,
             origin: &origin,
             claim: Some(&claim),
-            beside,
+            beside: around,
             queued_at: claim.queued_at,
             started_at: claim.started_at,
         };

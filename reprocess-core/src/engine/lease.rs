@@ -58,7 +58,8 @@ impl Engine {
         }
     }
 
-    async fn prolong(&self, held: Held<'_>) -> Result<bool> {
+    /// Prolongs what is held; `false` where the claim was stopped or passed to another worker.
+    pub(super) async fn prolong(&self, held: Held<'_>) -> Result<bool> {
         let (ttl, now) = (self.settings.lease_ttl(), self.clock.now());
         if let Some(fence) = held.fence {
             let kept = retried(self, || self.ledger.renew(fence, ttl, now)).await?;

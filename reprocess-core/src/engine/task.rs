@@ -40,7 +40,7 @@ pub(super) struct Noted {
 }
 
 impl Engine {
-    pub(super) async fn run_task(&self, at: &Attempt<'_>, noted: Noted) -> Result<TaskEnd> {
+    pub(super) async fn run_task(&self, at: &Attempt<'_>, mut noted: Noted) -> Result<TaskEnd> {
         let restores = matches!(at.task.action, Action::Restore { .. });
         if at.plan.request.mode == Mode::Shadow && !restores {
             let held = Held { claim: at.claim, fence: None };
@@ -60,12 +60,14 @@ impl Engine {
                 Leased::Lost => return Ok(TaskEnd::Lost),
             };
             let held = Held { claim: at.claim, fence: fence.as_ref() };
-            let end = self.holding(held, self.run_direct(at, &noted, fence.as_ref())).await;
+            let end = self.holding(held, self.run_direct(at, &mut noted, fence.as_ref())).await;
             self.unlease(fence.as_ref()).await;
             match end? {
                 Kept::Yes(Ok(Some(end))) => return Ok(end),
-                // Fenced: the lease had passed to another; it is taken again, and the stamp is asked for first.
-                Kept::Yes(Ok(None)) => {}
+                // Fenced: the lease had passed to another, or the claim had. With the claim it is taken again, the stamp
+                // is asked for first, and what is staged is not computed again.
+                Kept::Yes(Ok(None)) if self.prolong(Held { claim: at.claim, fence: None }).await? => {}
+                Kept::Yes(Ok(None)) => return Ok(TaskEnd::Lost),
                 Kept::Yes(Err(error)) => return Err(error),
                 Kept::Lost => return Ok(TaskEnd::Lost),
             }
@@ -76,7 +78,7 @@ impl Engine {
     async fn run_direct(
         &self,
         at: &Attempt<'_>,
-        noted: &Noted,
+        noted: &mut Noted,
         fence: Option<&Fence>,
     ) -> Result<Option<TaskEnd>> {
         if let Some(adopted) = self.adopt(at, noted).await? {
@@ -97,6 +99,7 @@ impl Engine {
                 if !self.note(at, &result).await? {
                     return Ok(Some(TaskEnd::Lost));
                 }
+                noted.own = Some(result.clone());
                 result
             }
         };

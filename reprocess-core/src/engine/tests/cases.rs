@@ -8,8 +8,9 @@ use super::shop::{Shop, contents, day, days, fix, orders, revenue_table, revenue
 use crate::domain::ids::BackfillId;
 use crate::domain::job::MergeSpec;
 use crate::domain::plan::RollbackRequest;
-use crate::domain::request::{Mode, Order, Request, Selection, WhenLeased};
+use crate::domain::request::{Expected, Mode, Order, Request, Selection, WhenLeased};
 use crate::domain::scope::Scope;
+use crate::domain::validate::{Expectation, Severity};
 use crate::engine::{Publication, RunOutcome, RunRequest};
 use crate::ports::clock::Clock;
 use crate::ports::ledger::{BackfillState, Change, LedgerReader, RunLedger, TaskState};
@@ -296,4 +297,68 @@ async fn two_runs_of_one_worker_exclude_each_other() {
     assert_eq!(outcome, RunOutcome::Skipped("another run holds the partition".into()));
     // The same run again, after the process was started anew, need not wait.
     assert_eq!(shop.engine().run(&first, &one).await.unwrap(), RunOutcome::Committed);
+}
+
+#[tokio::test]
+async fn a_direct_merge_is_checked_by_what_the_table_holds_before_and_after() {
+    let shop = Shop::new();
+    shop.scheduled("customers", 1, 5).await;
+    let again = Request::new("again", days(5, 5), "late rows", "ann")
+        .with_job("customers", "v1")
+        .with_mode(Mode::Direct)
+        .with_force()
+        .with_expected(Expected {
+            job: None,
+            expectation: Expectation::RowCountUnchanged,
+            severity: Severity::Abort,
+        });
+    let done = shop.backfill(&again).await;
+    assert_eq!(done.state, BackfillState::Published, "{:?}", done.tasks);
+}
+
+#[tokio::test]
+async fn a_run_whose_claim_has_passed_on_gives_up_instead_of_trying_for_ever() {
+    let shop = Shop::new();
+    shop.scheduled("revenue", 1, 1).await;
+    let _ = shop.backfill(&fix(1, 1)).await;
+    let engine = shop.engine();
+    let plan = engine.plan_rollback(&rollback("back", None)).await.unwrap();
+    let _ = engine.submit(&plan, &"ann".into()).await.unwrap();
+    engine.approve(&plan.request.id, &plan.digest(), &"bob".into(), "").await.unwrap();
+    let ttl = Duration::from_secs(3);
+    let claim = async |name: &str| {
+        let now = shop.clock.now();
+        let can_run = [("revenue".into(), "v2".into())];
+        let claims = shop.ledger.claim(&"back".into(), &worker(name), &can_run, 1, ttl, now).await;
+        claims.unwrap().remove(0)
+    };
+    let record = async || engine.backfill(&"back".into()).await.unwrap();
+    let to = Change {
+        from: BackfillState::Approved,
+        to: BackfillState::Running,
+        by: "w".into(),
+        approval: None,
+        note: None,
+    };
+    let _ = shop.ledger.transition(&"back".into(), &to, shop.clock.now()).await.unwrap();
+    let first = claim("one").await;
+    shop.clock.advance(ttl * 2);
+    let second = claim("two").await;
+    let record = record().await;
+    let origin = crate::engine::execute::origin(&record, &first.worker);
+    let beside = engine.beside(&plan).await.unwrap();
+    let at = |claim| crate::engine::record::Attempt {
+        plan: &plan,
+        task: &plan.tasks[0],
+        origin: &origin,
+        claim: Some(claim),
+        beside: &beside,
+        queued_at: first.queued_at,
+        started_at: first.started_at,
+    };
+    use crate::engine::task::TaskEnd;
+    let end = engine.run_task(&at(&first), Default::default()).await.unwrap();
+    assert!(matches!(end, TaskEnd::Lost), "{end:?}");
+    let end = engine.run_task(&at(&second), Default::default()).await.unwrap();
+    assert!(matches!(end, TaskEnd::Committed), "{end:?}");
 }
