@@ -56,8 +56,8 @@ pub(crate) async fn tell(db: &Path) -> Result<Told> {
         db: db.to_owned(),
         cancelled: data::cancelled(&flights),
         flights,
-        author: Actor::from("ada"),
-        reviewer: Actor::from("grace"),
+        author: Actor::from("analyst"),
+        reviewer: Actor::from("reviewer"),
         worker: WorkerId::from("example"),
     };
     println!("Departures from New York, March 2013 · database {}", db.display());

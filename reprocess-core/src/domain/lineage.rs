@@ -192,7 +192,11 @@ pub fn affected(
     let candidates = match (unit.time(), table.time(), table.interval(changed)) {
         (Some((column, own)), Some((_, other)), Some(interval)) => {
             match reach(other, &input.window, &interval) {
-                Some(hull) => own.keys_in(&hull).map(|v| PartitionKey::of(column, v)).collect(),
+                Some(hull) => {
+                    let in_time = |k: &&PartitionKey| unit.interval(k).is_some_and(|i| i.overlaps(&hull));
+                    let keyed = existing.iter().filter(|_| !job.keyed_by.is_empty()).filter(in_time).cloned();
+                    own.keys_in(&hull).map(|v| PartitionKey::of(column, v)).chain(keyed).collect()
+                }
                 None => existing.clone(),
             }
         }

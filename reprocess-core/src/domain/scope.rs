@@ -100,6 +100,19 @@ impl Scope {
         }
     }
 
+    /// The scope that touches what any of them touches; `None` where there are none. In one pass, while a chain of
+    /// [`union`](Self::union) copies all that came before at every step.
+    pub fn union_of<'a>(scopes: impl IntoIterator<Item = &'a Self>) -> Option<Self> {
+        let mut all = BTreeSet::new();
+        for scope in scopes {
+            match &scope.0 {
+                Inner::WholeTable => return Some(Self::whole_table()),
+                Inner::Keys(keys) => all.extend(keys.iter().cloned()),
+            }
+        }
+        (!all.is_empty()).then_some(Self(Inner::Keys(all)))
+    }
+
     /// A short digest of the scope, equal on every machine; part of a stamp.
     pub fn digest(&self) -> String {
         let mut hasher = blake3::Hasher::new();

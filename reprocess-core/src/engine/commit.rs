@@ -49,7 +49,8 @@ impl Engine {
                     if !what.may_refresh(&moved) {
                         return Ok(Ended::Moved(moved));
                     }
-                    self.refresh(&mut what).await?;
+                    let same_rows = moved.iter().all(|m| m.by == MovedBy::Layout);
+                    self.refresh(&mut what, same_rows).await?;
                 }
                 Ok(CommitOutcome::Fenced) => return Ok(Ended::Fenced),
                 Ok(CommitOutcome::SchemaChanged) => {
@@ -113,12 +114,20 @@ impl Engine {
         Ok(Ended::Done)
     }
 
-    /// Takes the base anew, and makes the staged sets fit it.
-    async fn refresh(&self, what: &mut Committing<'_>) -> Result<()> {
+    /// Takes the base anew, and makes the staged sets fit it. The profile before says nothing about other rows.
+    async fn refresh(&self, what: &mut Committing<'_>, same_rows: bool) -> Result<()> {
         for entry in &mut what.entries {
             let head = retried(self, || what.writer.head(&entry.scope)).await?;
             if let Change::Apply(staged) = &entry.change {
                 entry.change = Change::Apply(what.writer.rebase(staged, &head).await?);
+            }
+            for record in &mut entry.finish.records {
+                let now =
+                    head.partitions.get(&record.partition).filter(|now| record.base.as_ref() != Some(now));
+                if let (Some(now), Some(_)) = (now, &record.base) {
+                    record.base = Some(now.clone());
+                    record.before = record.before.take().filter(|_| same_rows);
+                }
             }
             what.base.table = head.table;
             what.base.partitions.extend(head.partitions);

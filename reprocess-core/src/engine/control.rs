@@ -1,12 +1,15 @@
 //! What people do to a backfill: submit, approve, stop, close.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use crate::domain::ids::{Actor, BackfillId};
 use crate::domain::plan::Plan;
+use crate::domain::request::Mode;
 use crate::engine::Engine;
 use crate::error::{Error, ErrorKind, Result};
 use crate::ports::ledger::{
     Approval, BackfillRecord, BackfillState, Change, Overlap, StalePartition, Submitted, TaskRecord,
-    Transition,
+    TaskState, Transition,
 };
 use crate::ports::notify::Notice;
 
@@ -50,10 +53,14 @@ impl Engine {
             return Ok(Submission::NothingToDo);
         }
         self.check_host(plan)?;
-        for pins in self.pins_by_table(plan) {
-            self.host.reader(&pins.0)?.hold(&pins.1).await?;
+        let filed = match self.hold(plan).await {
+            Ok(()) => self.ledger.submit(plan, by, self.clock.now()).await,
+            Err(error) => Err(error),
+        };
+        if !matches!(filed, Ok(Submitted::New)) {
+            self.release(plan).await;
         }
-        match self.ledger.submit(plan, by, self.clock.now()).await? {
+        match filed? {
             Submitted::New => {
                 self.tell(plan, BackfillState::Planned, "a plan waits for approval").await;
                 Ok(Submission::New)
@@ -114,17 +121,17 @@ impl Engine {
 
     async fn stop(&self, id: &BackfillId, to: BackfillState, by: &Actor, why: &str) -> Result<()> {
         let record = self.backfill(id).await?;
-        if record.state == to {
-            return Ok(());
+        let tasks = self.ledger.tasks(id).await?;
+        if record.state != to {
+            if !record.state.may_stop() {
+                return Err(wrong_state(id, record.state, to.name()));
+            }
+            let change =
+                Change { from: record.state, to, by: by.clone(), approval: None, note: Some(why.to_owned()) };
+            self.go(id, &change).await?;
         }
-        if !record.state.may_stop() {
-            return Err(wrong_state(id, record.state, to.name()));
-        }
-        let staged = self.ledger.tasks(id).await?;
-        let change =
-            Change { from: record.state, to, by: by.clone(), approval: None, note: Some(why.to_owned()) };
-        self.go(id, &change).await?;
-        self.discard(&record.plan, &staged).await;
+        // Also where it was stopped before: that call may have died in between.
+        self.discard(&record.plan, &tasks).await;
         self.release(&record.plan).await;
         self.tell(&record.plan, to, why).await;
         Ok(())
@@ -135,6 +142,7 @@ impl Engine {
     pub async fn close(&self, id: &BackfillId, by: &Actor, forget: bool) -> Result<Closed> {
         let record = self.backfill(id).await?;
         let rows = self.ledger.changes(id).await?;
+        let tasks = self.ledger.tasks(id).await?;
         if record.state != BackfillState::Closed {
             let change = Change {
                 from: record.state,
@@ -145,6 +153,7 @@ impl Engine {
             };
             self.go(id, &change).await?;
         }
+        self.discard(&record.plan, &tasks).await;
         if forget {
             for row in &rows {
                 if let Some(kept) = &row.record.kept {
@@ -182,24 +191,52 @@ impl Engine {
     }
 
     /// Removes staged sets that were given up. A leftover does no harm, so an error is only logged.
+    ///
+    /// In direct mode a task that was claimed when it was stopped may be in the middle of its commit; its set stays.
     pub(super) async fn discard(&self, plan: &Plan, tasks: &[TaskRecord]) {
-        for staged in tasks.iter().filter_map(|t| t.result.as_ref()?.staged.as_ref()) {
-            let Some(task) =
-                plan.tasks.iter().find(|t| t.scope == staged.scope && t.job == staged.id.stamp.job)
-            else {
+        let direct = plan.request.mode == Mode::Direct;
+        for known in tasks {
+            let may_commit = direct && matches!(known.state, TaskState::Claimed | TaskState::Cancelled);
+            let Some(staged) = known.result.as_ref().and_then(|result| result.staged.as_ref()) else {
                 continue;
             };
+            let Ok(task) = plan.task(known.id) else { continue };
             let Ok(writer) = self.host.writer(&task.table) else { continue };
+            if known.state == TaskState::Committed || may_commit {
+                continue;
+            }
             if let Err(error) = writer.discard(&staged.id).await {
                 tracing::warn!(staged = %staged.id, %error, "a staged set was not discarded");
             }
         }
     }
 
-    /// Ends the holds of the plan's pins. A hold that stays costs space only, so an error is only logged.
-    pub(super) async fn release(&self, plan: &Plan) {
+    async fn hold(&self, plan: &Plan) -> Result<()> {
         for (table, pins) in self.pins_by_table(plan) {
+            self.host.reader(&table)?.hold(&pins).await?;
+        }
+        Ok(())
+    }
+
+    /// Ends the holds of the plan's pins, but for those that an open backfill needs too. A hold that stays costs space
+    /// only, so an error is only logged.
+    pub(super) async fn release(&self, plan: &Plan) {
+        let pins = self.pins_by_table(plan);
+        if pins.is_empty() {
+            return;
+        }
+        let open: Vec<_> = BackfillState::ALL.into_iter().filter(|s| s.holds_partitions()).collect();
+        let others = match self.ledger.backfills(&open).await {
+            Ok(others) => others,
+            Err(error) => return tracing::warn!(%error, "pins were not released"),
+        };
+        let mut needed = BTreeMap::<_, BTreeSet<_>>::new();
+        for (table, pins) in others.iter().flat_map(|other| self.pins_by_table(&other.plan)) {
+            needed.entry(table).or_default().extend(pins);
+        }
+        for (table, mut pins) in pins {
             let Ok(reader) = self.host.reader(&table) else { continue };
+            pins.retain(|pin| !needed.get(&table).is_some_and(|needed| needed.contains(pin)));
             if let Err(error) = reader.release(&pins).await {
                 tracing::warn!(%table, %error, "pins were not released");
             }

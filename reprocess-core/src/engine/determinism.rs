@@ -14,7 +14,7 @@ use crate::domain::profile::{Digest, Profile, Total};
 use crate::domain::request::{Mode, Request, Selection};
 use crate::engine::Engine;
 use crate::engine::pins::Pinning;
-use crate::engine::record::{Attempt, Origin};
+use crate::engine::record::{Attempt, Beside, Origin};
 use crate::error::{Error, Result};
 use crate::ports::ledger::{RunStatus, TaskResult, Trigger};
 use crate::ports::writer::StagedId;
@@ -72,7 +72,7 @@ impl Engine {
             let reason = plan.refused.first().map_or("the plan has no task", |r| r.reason.as_str());
             return Err(Error::invalid(reason).with_context("job", job).with_context("partition", unit));
         };
-        let existing = Existing::new();
+        let beside = Beside::default();
         let origin = Origin {
             run: RunId::new(format!("check-determinism/{worker}")),
             trigger: Trigger::Manual,
@@ -86,11 +86,11 @@ impl Engine {
             task,
             origin: &origin,
             claim: None,
-            existing: &existing,
+            beside: &beside,
             queued_at: now,
             started_at: now,
         };
-        let resolved = self.resolve(&plan, task, Pinning::Committed).await?;
+        let resolved = self.resolve(&at, Pinning::Committed).await?;
         let first = self.stage(&at, &resolved, &task.base).await?;
         self.drop_staged(&at, &first).await?;
         let second = self.stage(&at, &resolved, &task.base).await?;

@@ -6,14 +6,13 @@ use std::pin::pin;
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
 
-use crate::domain::ids::{BackfillId, WorkerId};
-use crate::domain::plan::facts::Existing;
+use crate::domain::ids::{BackfillId, JobName, LogicVersion, WorkerId};
 use crate::domain::plan::{Action, Plan, TaskId};
 use crate::domain::validate::Decision;
 use crate::engine::Engine;
 use crate::engine::control::wrong_state;
 use crate::engine::lease::retried;
-use crate::engine::record::{Attempt, Origin};
+use crate::engine::record::{Attempt, Beside, Origin};
 use crate::engine::task::{Noted, TaskEnd};
 use crate::error::{Error, Result};
 use crate::ports::ledger::{
@@ -62,8 +61,8 @@ impl Engine {
     ) -> Result<Execution> {
         let record = self.start(id, worker).await?;
         if record.state == BackfillState::Running {
-            let existing = self.existing().await?;
-            self.work(&record, worker, &existing, &watch).await?;
+            let around = self.beside(&record.plan).await?;
+            self.work(&record, worker, &around, &watch).await?;
             self.conclude(id, worker).await?;
         }
         let state = self.backfill(id).await?.state;
@@ -96,11 +95,12 @@ impl Engine {
         &self,
         record: &BackfillRecord,
         worker: &WorkerId,
-        existing: &Existing,
+        around: &Beside,
         watch: &(impl Fn(TaskEvent) + Send + Sync),
     ) -> Result<()> {
         let id = &record.plan.request.id;
-        let can_run = self.host.can_run();
+        let mut can_run = self.host.can_run();
+        can_run.extend(needs_no_code(&record.plan));
         let mut running = FuturesUnordered::new();
         loop {
             let free = record
@@ -112,12 +112,12 @@ impl Engine {
             let ask = || self.ledger.claim(id, worker, &can_run, free, ttl, now);
             let claims = match free {
                 0 => Vec::new(),
-                _ => beside(&mut running, watch, retried(self, ask)).await??,
+                _ => meanwhile(&mut running, watch, retried(self, ask)).await??,
             };
             let none = claims.is_empty();
             for claim in claims {
                 watch(TaskEvent::Started(claim.task));
-                running.push(self.attempt(record, claim, worker, existing));
+                running.push(self.attempt(record, claim, worker, around));
             }
             match (running.is_empty(), none) {
                 (false, true) => {
@@ -147,7 +147,7 @@ impl Engine {
         record: &BackfillRecord,
         claim: Claim,
         worker: &WorkerId,
-        existing: &Existing,
+        around: &Beside,
     ) -> Result<(TaskId, TaskState)> {
         let plan = &record.plan;
         let task = plan.task(claim.task)?;
@@ -157,7 +157,7 @@ impl Engine {
             task,
             origin: &origin,
             claim: Some(&claim),
-            existing,
+            beside: around,
             queued_at: claim.queued_at,
             started_at: claim.started_at,
         };
@@ -219,6 +219,10 @@ impl Engine {
         }
         let tasks = self.ledger.tasks(id).await?;
         let (to, note) = conclusion(&record.plan, &tasks);
+        // Before the transition, since nobody would come back to it after a death in between.
+        if to == BackfillState::Published {
+            self.note_rollback(&record.plan, worker).await?;
+        }
         let change = Change {
             from: BackfillState::Running,
             to,
@@ -235,9 +239,6 @@ impl Engine {
         }
         if matches!(to, BackfillState::Aborted | BackfillState::Published) {
             self.release(&record.plan).await;
-        }
-        if to == BackfillState::Published {
-            self.note_rollback(&record.plan, worker).await?;
         }
         self.tell(&record.plan, to, note.as_deref().unwrap_or("every task is done")).await;
         Ok(())
@@ -288,7 +289,7 @@ fn worker_actor(worker: &WorkerId) -> crate::domain::ids::Actor {
 
 /// Waits for a step of the loop while the tasks go on: one that is not polled could hold the very connection that the
 /// step waits for.
-async fn beside<T>(
+async fn meanwhile<T>(
     running: &mut FuturesUnordered<impl Future<Output = Result<(TaskId, TaskState)>>>,
     watch: &(impl Fn(TaskEvent) + Send + Sync),
     step: impl Future<Output = T>,
@@ -313,12 +314,14 @@ fn report(
     Ok(())
 }
 
+/// What every host can run: bringing rows back needs no code of the version that wrote them.
+fn needs_no_code(plan: &Plan) -> BTreeSet<(JobName, LogicVersion)> {
+    let restores = plan.tasks.iter().filter(|task| matches!(task.action, Action::Restore { .. }));
+    restores.map(|task| (task.job.clone(), task.logic.clone())).collect()
+}
+
 /// Refuses to wait for tasks that no process of this host can run.
-fn check_runnable(
-    plan: &Plan,
-    tasks: &[TaskRecord],
-    can_run: &[(crate::domain::ids::JobName, crate::domain::ids::LogicVersion)],
-) -> Result<()> {
+fn check_runnable(plan: &Plan, tasks: &[TaskRecord], can_run: &[(JobName, LogicVersion)]) -> Result<()> {
     let claimed = tasks.iter().any(|t| t.state == TaskState::Claimed);
     for record in tasks.iter().filter(|t| t.state == TaskState::Pending && !claimed) {
         let task = plan.task(record.id)?;

@@ -58,7 +58,8 @@ impl Engine {
         }
     }
 
-    async fn prolong(&self, held: Held<'_>) -> Result<bool> {
+    /// Prolongs what is held; `false` where the claim was stopped or passed to another worker.
+    pub(super) async fn prolong(&self, held: Held<'_>) -> Result<bool> {
         let (ttl, now) = (self.settings.lease_ttl(), self.clock.now());
         if let Some(fence) = held.fence {
             let kept = retried(self, || self.ledger.renew(fence, ttl, now)).await?;
@@ -94,6 +95,7 @@ impl Engine {
                     return Err(Error::new(ErrorKind::State, "another run holds a lease on the partition")
                         .with_context("partition", scope)
                         .with_context("table", table)
+                        .with_retry(true)
                         .with_advice("run it again when the other is done"));
                 }
                 (None, WhenLeased::Wait) => {}

@@ -8,6 +8,7 @@ use crate::domain::ids::{PartitionVersion, TableId};
 use crate::domain::plan::{Action, Plan, PlannedInput, Task, TaskId};
 use crate::domain::slice::Pin;
 use crate::engine::Engine;
+use crate::engine::record::Attempt;
 use crate::error::{Error, Result};
 use crate::ports::ledger::TaskResult;
 use crate::ports::reader::PinnedInput;
@@ -20,7 +21,7 @@ pub(super) struct Resolved {
     /// What is recorded: where staged sets are read, the content names them too.
     pub(super) pins: BTreeMap<String, Pin>,
     pub(super) fingerprint: Fingerprint,
-    /// Position of the ledger when the inputs were pinned.
+    /// Position of the ledger when the first of the inputs was pinned.
     pub(super) pinned_at: u64,
 }
 
@@ -28,7 +29,8 @@ pub(super) struct Resolved {
 pub(super) enum Pinning<'a> {
     /// As the plan says; what its own tasks produce is read from production, where they have committed it.
     Committed,
-    /// As the plan says; what its own tasks produce is read from what they have staged.
+    /// As the plan says; what its own tasks produce is read from what they have staged, and from production where they
+    /// have nothing staged: it was published before, or found unchanged.
     Staged(&'a BTreeMap<TaskId, TaskResult>),
     /// All anew, since production moved after the plan was made; with what tasks have staged, where there is some.
     Anew(&'a BTreeMap<TaskId, TaskResult>),
@@ -52,12 +54,14 @@ impl Engine {
     }
 
     /// Resolves the inputs of a task that computes.
-    pub(super) async fn resolve(&self, plan: &Plan, task: &Task, pinning: Pinning<'_>) -> Result<Resolved> {
+    pub(super) async fn resolve(&self, at: &Attempt<'_>, pinning: Pinning<'_>) -> Result<Resolved> {
+        let task = at.task;
         let Action::Compute { inputs, fingerprint } = &task.action else {
             return Err(Error::internal("a restore reads no inputs"));
         };
-        let mut pinned_at = plan.position;
-        if !matches!(pinning, Pinning::Staged(_)) && inputs.values().any(|i| self.repins(i, &pinning)) {
+        let mut pinned_at = at.pinned_by_plan();
+        // One input that is read as the plan pinned it is enough to have seen nothing later.
+        if !inputs.is_empty() && inputs.values().all(|i| self.repins(i, &pinning)) {
             pinned_at = self.ledger.position().await?;
         }
         let mut resolved = BTreeMap::new();
@@ -82,7 +86,10 @@ impl Engine {
     fn repins(&self, input: &PlannedInput, pinning: &Pinning<'_>) -> bool {
         match pinning {
             Pinning::Committed => !input.produced_by.is_empty(),
-            Pinning::Staged(_) => false,
+            Pinning::Staged(results) => {
+                let staged = |id: &TaskId| results.get(id).is_some_and(|result| result.staged.is_some());
+                !input.produced_by.iter().all(staged)
+            }
             Pinning::Anew(_) => true,
         }
     }

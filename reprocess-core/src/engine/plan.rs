@@ -1,10 +1,12 @@
 //! Planning: gathers facts, then lets the pure planner decide.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 
-use crate::domain::ids::BackfillId;
+use crate::domain::fingerprint::Fingerprint;
+use crate::domain::ids::{BackfillId, LogicVersion};
 use crate::domain::plan::facts::KnownBackfill;
 use crate::domain::plan::{self, Plan, RollbackRequest, WrittenPartition};
+use crate::domain::profile::Profile;
 use crate::domain::request::Request;
 use crate::engine::Engine;
 use crate::error::{Error, Result};
@@ -42,24 +44,27 @@ impl Engine {
         plan::plan_rollback(request, self.host.catalog(), &written, &existing, known, position, as_of)
     }
 
-    /// The partitions that a backfill wrote and that were not taken back, each by its last row.
+    /// The partitions that a backfill wrote and that were not taken back.
     async fn written(&self, of: &BackfillId) -> Result<Vec<WrittenPartition>> {
         let mut rows = self.ledger.changes(of).await?;
         rows.retain(|row| row.record.status == RunStatus::Committed);
-        let mut seen = BTreeSet::new();
-        let mut written = Vec::new();
-        for row in rows.into_iter().rev() {
-            let first = seen.insert((row.record.table.clone(), row.record.partition.clone()));
-            if first && row.record.trigger != Trigger::Rollback {
-                written.extend(self.written_partition(row).await?);
-            }
+        let mut by_partition = BTreeMap::<_, Vec<LedgerRow>>::new();
+        for row in rows {
+            let place = (row.record.table.clone(), row.record.partition.clone());
+            by_partition.entry(place).or_default().push(row);
         }
-        written.reverse();
+        let mut spans: Vec<_> = by_partition.into_values().filter_map(not_taken_back).collect();
+        spans.sort_by_key(|(_, last)| last.position);
+        let mut written = Vec::with_capacity(spans.len());
+        for (first, last) in spans {
+            written.extend(self.written_partition(first, last).await?);
+        }
         Ok(written)
     }
 
-    async fn written_partition(&self, row: LedgerRow) -> Result<Option<WrittenPartition>> {
-        let record = row.record;
+    async fn written_partition(&self, first: LedgerRow, last: LedgerRow) -> Result<Option<WrittenPartition>> {
+        let previous = self.previous(&first).await?;
+        let record = last.record;
         let Some(logic) = record.logic else { return Ok(None) };
         let scope = plan::scope_of(self.host.catalog(), &record.job, &record.partition)?;
         let head = self.host.writer(&record.table)?.head(&scope).await?;
@@ -68,11 +73,6 @@ impl Engine {
             Error::internal("a writer answered no version for a key").with_context("table", &record.table)
         })?;
         let current = self.ledger.current(&record.table, std::slice::from_ref(&record.partition)).await?;
-        let history = self.ledger.history(&record.table, &record.partition, HISTORY).await?;
-        let previous = history
-            .into_iter()
-            .find(|r| r.position < row.position && r.record.status == RunStatus::Committed)
-            .map(|r| (r.record.logic, r.record.fingerprint));
         Ok(Some(WrittenPartition {
             job: record.job,
             logic,
@@ -84,11 +84,41 @@ impl Engine {
                 .next()
                 .map_or_else(|| record.run.clone(), |r| r.record.run),
             run: record.run,
-            kept: record.kept,
+            first: first.record.run,
+            kept: first.record.kept,
             output: record.output_partition,
             head: version,
             table_head: head.table,
             previous,
         }))
     }
+
+    /// What the rows that a run replaced were: those of the run before, unless somebody had changed them since.
+    async fn previous(&self, row: &LedgerRow) -> Result<Option<(Option<LogicVersion>, Option<Fingerprint>)>> {
+        let replaced = &row.record;
+        let history = self.ledger.history(&replaced.table, &replaced.partition, HISTORY).await?;
+        let before = |r: &LedgerRow| r.position < row.position && r.record.status == RunStatus::Committed;
+        let Some(earlier) = history.into_iter().find(before).map(|r| r.record) else { return Ok(None) };
+        let content = |profile: &Option<Profile>| profile.as_ref().map(|p| p.content.clone());
+        let same_rows =
+            content(&earlier.after).is_some() && content(&earlier.after) == content(&replaced.before);
+        // A merge leaves the rows of others in its scope, so it has no version of its own to compare.
+        let as_left = replaced.base.is_none() || earlier.output_partition == replaced.base || same_rows;
+        Ok(as_left.then_some((earlier.logic, earlier.fingerprint)))
+    }
+}
+
+/// The first and the last row that would be taken back, of the rows of one partition: the backfill may have run again
+/// over what it had written itself.
+fn not_taken_back(mut rows: Vec<LedgerRow>) -> Option<(LedgerRow, LedgerRow)> {
+    let last = rows.pop().filter(|row| row.record.trigger != Trigger::Rollback)?;
+    let mut first = last.clone();
+    while let Some(earlier) = rows.pop() {
+        let own = earlier.record.trigger != Trigger::Rollback && earlier.record.output_partition.is_some();
+        if !own || earlier.record.output_partition != first.record.base {
+            break;
+        }
+        first = earlier;
+    }
+    Some((first, last))
 }

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::domain::diff::{Diff, DiffSpec};
 use crate::domain::ids::{Actor, BackfillId, TableId, WorkerId};
+use crate::domain::partition::PartitionKey;
 use crate::domain::plan::{Plan, Task, TaskId};
 use crate::domain::scope::Scope;
 use crate::domain::slice::Base;
@@ -15,9 +16,12 @@ use crate::engine::commit::{Committing, Ended};
 use crate::engine::control::wrong_state;
 use crate::engine::execute::origin;
 use crate::engine::lease::{Held, Kept, Leased};
-use crate::engine::record::{Attempt, Origin};
+use crate::engine::record::{Attempt, Beside, Origin};
 use crate::error::{Error, ErrorKind, Result};
-use crate::ports::ledger::{BackfillRecord, BackfillState, Change, Fence, TaskRecord, TaskResult, TaskState};
+use crate::ports::ledger::rules::dependents;
+use crate::ports::ledger::{
+    BackfillRecord, BackfillState, Change, Fence, RunStatus, TaskRecord, TaskResult, TaskState,
+};
 use crate::ports::writer::{Change as Write, CommitEntry, Moved};
 
 /// What a reviewer looks at.
@@ -95,7 +99,12 @@ impl Engine {
     pub async fn publish(&self, id: &BackfillId, by: &Actor, worker: &WorkerId) -> Result<Publication> {
         let record = self.backfill(id).await?;
         let tasks = self.ledger.tasks(id).await?;
+        let open = tasks.iter().any(|task| task.state.is_open());
         match record.state {
+            // A publication died after it had sent tasks back, before it could say so.
+            BackfillState::AwaitingReview | BackfillState::Publishing if open => {
+                return self.stale(&record, by, &tasks, Vec::new(), BTreeSet::new()).await;
+            }
             BackfillState::AwaitingReview => {
                 self.check_approval(&record, &tasks)?;
                 self.go(id, &change(BackfillState::AwaitingReview, BackfillState::Publishing, by)).await?;
@@ -104,11 +113,17 @@ impl Engine {
             BackfillState::Published => return Ok(Publication::Published),
             state => return Err(wrong_state(id, state, "published")),
         }
-        let staged: BTreeMap<TaskId, TaskRecord> =
-            tasks.into_iter().filter(|t| t.state == TaskState::Staged).map(|t| (t.id, t)).collect();
+        let staged: BTreeMap<TaskId, TaskRecord> = tasks
+            .iter()
+            .filter(|t| t.state == TaskState::Staged)
+            .map(|task| (task.id, task.clone()))
+            .collect();
+        let beside = self.beside(&record.plan).await?;
         for group in groups(&record.plan, &staged) {
-            if let Some((moved, tasks)) = self.publish_group(&record, &staged, &group, worker).await? {
-                return self.stale(&record, by, moved, tasks).await;
+            match self.publish_group(&record, &staged, &group, worker, &beside).await {
+                Ok(None) => {}
+                Ok(Some((moved, under))) => return self.stale(&record, by, &tasks, moved, under).await,
+                Err(error) => return Err(self.not_published(&record, by, error).await),
             }
         }
         self.go(id, &change(BackfillState::Publishing, BackfillState::Published, by)).await?;
@@ -135,30 +150,32 @@ impl Engine {
         staged: &BTreeMap<TaskId, TaskRecord>,
         group: &[TaskId],
         worker: &WorkerId,
-    ) -> Result<Option<(Vec<Moved>, Vec<TaskId>)>> {
+        beside: &Beside,
+    ) -> Result<Option<(Vec<Moved>, BTreeSet<TaskId>)>> {
         let plan = &record.plan;
         let tasks: Vec<&Task> = group.iter().map(|id| plan.task(*id)).collect::<Result<_>>()?;
-        let Some((first, rest)) = tasks.split_first() else { return Ok(None) };
-        let scope = rest.iter().fold(first.scope.clone(), |all, task| all.union(&task.scope));
+        let Some(first) = tasks.first() else { return Ok(None) };
+        let Some(scope) = Scope::union_of(tasks.iter().map(|task| &task.scope)) else { return Ok(None) };
         let policy = plan.request.when_leased;
+        let holder = WorkerId::new(format!("{worker}/{}/publish", plan.run()));
         loop {
-            let fence = match self.lease(&first.table, &scope, worker, policy, None).await? {
+            let fence = match self.lease(&first.table, &scope, &holder, policy, None).await? {
                 Leased::Yes(fence) => fence,
                 Leased::LeftToOther | Leased::Lost => {
                     return Err(Error::new(ErrorKind::State, "another run holds a lease on the partitions")
                         .with_context("table", &first.table)
+                        .with_retry(true)
                         .with_advice("publish again when the other is done"));
                 }
             };
             let held = Held { claim: None, fence: fence.as_ref() };
-            let work = self.commit_group(record, staged, &tasks, worker, fence.as_ref());
+            let work = self.commit_group(record, staged, &tasks, worker, beside, fence.as_ref());
             let ended = self.holding(held, work).await;
             self.unlease(fence.as_ref()).await;
             match ended? {
                 Kept::Yes(Ok(Ended::Done)) => return Ok(None),
                 Kept::Yes(Ok(Ended::Moved(moved))) => {
-                    let under =
-                        |t: &&&Task| moved.iter().any(|m| t.scope.partitions().contains(&m.partition));
+                    let under = |t: &&&Task| moved.iter().any(|m| t.scope.covers(&m.partition));
                     let ids = tasks.iter().filter(under).map(|t| t.id).collect();
                     return Ok(Some((moved, ids)));
                 }
@@ -174,10 +191,10 @@ impl Engine {
         staged: &BTreeMap<TaskId, TaskRecord>,
         tasks: &[&Task],
         worker: &WorkerId,
+        beside: &Beside,
         fence: Option<&Fence>,
     ) -> Result<Ended> {
         let plan = &record.plan;
-        let existing = self.existing().await?;
         let origin = origin(record, worker);
         let mut entries = Vec::new();
         let (mut base, mut since) = (None, None);
@@ -186,15 +203,16 @@ impl Engine {
                 staged.get(&task.id).ok_or_else(|| Error::internal("a task to publish is not staged"))?;
             let result =
                 known.result.as_ref().ok_or_else(|| Error::internal("a staged task has no result"))?;
-            entries.push(self.published_entry(record, task, known, &origin, &existing)?);
+            entries.push(self.published_entry(record, task, known, &origin, beside)?);
             join(&mut base, &result.base);
             join(&mut since, &task.base);
         }
         let (Some(mut base), Some(since)) = (base, since) else {
             return Err(Error::internal("a publication without entries"));
         };
+        let scope = Scope::union_of(tasks.iter().map(|task| &task.scope));
+        let scope = scope.ok_or_else(|| Error::internal("a publication without scope"))?;
         let writer = self.host.writer(&tasks[0].table)?.as_ref();
-        let scope = entries.iter().skip(1).fold(entries[0].scope.clone(), |all, e| all.union(&e.scope));
         loop {
             let what = Committing {
                 writer,
@@ -207,7 +225,7 @@ impl Engine {
             };
             let ended = self.commit(what).await?;
             let Ended::Moved(_) = &ended else { return Ok(ended) };
-            let at = attempt(plan, tasks[0], &staged[&tasks[0].id], &origin, &existing);
+            let at = attempt(plan, tasks[0], &staged[&tasks[0].id], &origin, beside);
             match self.after_own_commits(&at, writer, &scope, &base).await? {
                 Some(own) => base = own,
                 None => return Ok(ended),
@@ -221,12 +239,12 @@ impl Engine {
         task: &Task,
         known: &TaskRecord,
         origin: &Origin,
-        existing: &crate::domain::plan::facts::Existing,
+        beside: &Beside,
     ) -> Result<CommitEntry> {
         let plan = &record.plan;
         let result = known.result.as_ref().ok_or_else(|| Error::internal("a staged task has no result"))?;
         let set = result.staged.clone().ok_or_else(|| Error::internal("a staged task has nothing staged"))?;
-        let at = attempt(plan, task, known, origin, existing);
+        let at = attempt(plan, task, known, origin, beside);
         let mut entry = self.entry(&at, Write::Apply(set), result)?;
         entry.attempt = known.attempt;
         for row in &mut entry.finish.records {
@@ -241,20 +259,47 @@ impl Engine {
         &self,
         record: &BackfillRecord,
         by: &Actor,
+        known: &[TaskRecord],
         moved: Vec<Moved>,
-        tasks: Vec<TaskId>,
+        under: BTreeSet<TaskId>,
     ) -> Result<Publication> {
         let plan = &record.plan;
         let id = &plan.request.id;
-        let tasks = with_dependants(plan, tasks);
+        let from = self.backfill(id).await?.state;
+        if !from.may_become(BackfillState::Stale) {
+            return Err(wrong_state(id, from, BackfillState::Stale.name()));
+        }
+        let again = with_dependants(plan, under);
         let keys: Vec<_> = moved.iter().map(|m| m.partition.to_string()).collect();
         let note = format!("production moved under the shadow: {}", keys.join(", "));
-        self.ledger.restage(id, &tasks, &note, self.clock.now()).await?;
-        let mut stale = change(BackfillState::Publishing, BackfillState::Stale, by);
+        let mut tasks: Vec<_> = again.iter().copied().collect();
+        if !tasks.is_empty() {
+            self.ledger.restage(id, &tasks, &note, self.clock.now()).await?;
+        }
+        let sent: Vec<_> = known.iter().filter(|task| again.contains(&task.id)).cloned().collect();
+        self.discard(plan, &sent).await;
+        let mut stale = change(from, BackfillState::Stale, by);
         stale.note = Some(note.clone());
-        self.go(id, &stale).await?;
+        // Another process may have gone on from here already, which is as good.
+        let _ = self.ledger.transition(id, &stale, self.clock.now()).await?;
         self.tell(plan, BackfillState::Stale, &note).await;
+        tasks.extend(known.iter().filter(|task| task.state.is_open()).map(|task| task.id));
         Ok(Publication::Stale { moved, tasks })
+    }
+
+    /// A publication that cannot succeed by being called again is failed, so that the backfill can be executed again or
+    /// stopped. What is committed stays.
+    async fn not_published(&self, record: &BackfillRecord, by: &Actor, error: Error) -> Error {
+        let id = &record.plan.request.id;
+        if error.is_retryable() {
+            return error;
+        }
+        let mut failed = change(BackfillState::Publishing, BackfillState::Failed, by);
+        failed.note = Some(error.to_string());
+        if let Err(other) = self.ledger.transition(id, &failed, self.clock.now()).await {
+            tracing::warn!(backfill = %id, error = %other, "a failed publication was not noted");
+        }
+        error
     }
 
     /// A backfill of which everything was taken back is rolled back.
@@ -265,7 +310,8 @@ impl Engine {
             return Ok(());
         }
         let mut last = BTreeMap::new();
-        for row in self.ledger.changes(of).await? {
+        let rows = self.ledger.changes(of).await?;
+        for row in rows.into_iter().filter(|row| row.record.status == RunStatus::Committed) {
             last.insert((row.record.table, row.record.partition), row.record.trigger);
         }
         if last.values().all(|trigger| *trigger == crate::ports::ledger::Trigger::Rollback) {
@@ -305,28 +351,54 @@ fn review_of(plan: &Plan, tasks: &[TaskRecord]) -> Result<Review> {
 
 /// Staged tasks in groups that one commit takes: of one table, with disjoint scopes, upstream tables first.
 fn groups(plan: &Plan, staged: &BTreeMap<TaskId, TaskRecord>) -> Vec<Vec<TaskId>> {
-    let mut groups: Vec<(TableId, Vec<TaskId>, Scope)> = Vec::new();
+    let mut groups: Vec<(&TableId, Vec<TaskId>, Touched)> = Vec::new();
     for task in plan.tasks.iter().filter(|t| staged.contains_key(&t.id)) {
-        match groups.iter_mut().find(|(table, _, scope)| *table == task.table && !scope.overlaps(&task.scope))
-        {
-            Some((_, ids, scope)) => {
+        let keys = task.scope.partitions();
+        match groups.iter_mut().find(|(table, _, touched)| **table == task.table && !touched.overlap(&keys)) {
+            Some((_, ids, touched)) => {
                 ids.push(task.id);
-                *scope = scope.union(&task.scope);
+                touched.add(&keys);
             }
-            None => groups.push((task.table.clone(), vec![task.id], task.scope.clone())),
+            None => groups.push((&task.table, vec![task.id], Touched::of(&keys))),
         }
     }
     groups.into_iter().map(|(_, ids, _)| ids).collect()
 }
 
-fn with_dependants(plan: &Plan, tasks: Vec<TaskId>) -> Vec<TaskId> {
-    let mut again: BTreeSet<TaskId> = tasks.into_iter().collect();
-    for task in &plan.tasks {
-        if task.after.iter().any(|before| again.contains(before)) {
-            again.insert(task.id);
-        }
+/// Keys that a group touches. Keys that bind the same columns overlap only where they are equal, which is looked up.
+#[derive(Default)]
+struct Touched {
+    keys: BTreeSet<PartitionKey>,
+    shapes: BTreeSet<Vec<String>>,
+}
+
+impl Touched {
+    fn of(keys: &[PartitionKey]) -> Self {
+        let mut touched = Self::default();
+        touched.add(keys);
+        touched
     }
-    again.into_iter().collect()
+
+    fn add(&mut self, keys: &[PartitionKey]) {
+        self.shapes.extend(keys.iter().map(shape));
+        self.keys.extend(keys.iter().cloned());
+    }
+
+    fn overlap(&self, keys: &[PartitionKey]) -> bool {
+        keys.iter().any(|key| match self.shapes.len() == 1 && self.shapes.contains(&shape(key)) {
+            true => self.keys.contains(key),
+            false => self.keys.iter().any(|other| other.overlaps(key)),
+        })
+    }
+}
+
+fn shape(key: &PartitionKey) -> Vec<String> {
+    key.bound().map(|(column, _)| column.to_owned()).collect()
+}
+
+fn with_dependants(plan: &Plan, mut tasks: BTreeSet<TaskId>) -> BTreeSet<TaskId> {
+    tasks.extend(dependents(plan, &tasks));
+    tasks
 }
 
 fn attempt<'a>(
@@ -334,10 +406,10 @@ fn attempt<'a>(
     task: &'a Task,
     known: &TaskRecord,
     origin: &'a Origin,
-    existing: &'a crate::domain::plan::facts::Existing,
+    beside: &'a Beside,
 ) -> Attempt<'a> {
     let started_at = known.started_at.unwrap_or(known.queued_at);
-    Attempt { plan, task, origin, claim: None, existing, queued_at: known.queued_at, started_at }
+    Attempt { plan, task, origin, claim: None, beside, queued_at: known.queued_at, started_at }
 }
 
 fn join(all: &mut Option<Base>, base: &Base) {

@@ -1,12 +1,14 @@
 //! What the ledger is told of a task.
 
+use std::sync::Arc;
+
 use chrono::{DateTime, Utc};
 
 use crate::domain::fingerprint::Fingerprint;
 use crate::domain::ids::{BackfillId, JobName, LogicVersion, RunId, TableId, WorkerId};
 use crate::domain::job::WriteMode;
 use crate::domain::partition::PartitionKey;
-use crate::domain::plan::downstream::{self, Changed};
+use crate::domain::plan::downstream::{self, Changed, Planned};
 use crate::domain::plan::facts::Existing;
 use crate::domain::plan::{Action, Plan, Task};
 use crate::domain::profile::Profile;
@@ -28,6 +30,14 @@ pub(super) struct Origin {
     pub(super) worker: WorkerId,
 }
 
+/// What there is beside a task, gathered once for all tasks of a plan: it decides which downstream partitions become
+/// stale.
+#[derive(Debug, Default)]
+pub(super) struct Beside {
+    existing: Existing,
+    planned: Arc<Planned>,
+}
+
 /// One attempt at a task.
 #[derive(Debug)]
 pub(super) struct Attempt<'a> {
@@ -35,7 +45,7 @@ pub(super) struct Attempt<'a> {
     pub(super) task: &'a Task,
     pub(super) origin: &'a Origin,
     pub(super) claim: Option<&'a Claim>,
-    pub(super) existing: &'a Existing,
+    pub(super) beside: &'a Beside,
     pub(super) queued_at: DateTime<Utc>,
     pub(super) started_at: DateTime<Utc>,
 }
@@ -45,13 +55,34 @@ impl Attempt<'_> {
         self.claim.map_or(1, |claim| claim.attempt)
     }
 
+    /// Who holds the lease: the worker with this very task, since one worker may run several over the same partitions.
+    /// The same worker comes back to it at once after a restart.
+    pub(super) fn holder(&self) -> WorkerId {
+        let (worker, run) = (&self.origin.worker, &self.origin.run);
+        WorkerId::new(format!("{worker}/{run}/{}", self.task.id))
+    }
+
+    /// Position of the ledger at which the plan's inputs were pinned. What comes back, and what reads inputs that an
+    /// earlier run recorded, has seen nothing new.
+    pub(super) fn pinned_by_plan(&self) -> u64 {
+        let replays = matches!(self.plan.request.inputs, Inputs::Recorded { .. });
+        let restores = matches!(self.task.action, Action::Restore { .. });
+        if replays || restores { 0 } else { self.plan.position }
+    }
+
     /// A result of which only the plan's part is known.
     pub(super) fn empty_result(&self) -> TaskResult {
-        TaskResult::new(self.task.base.clone(), self.plan.position)
+        TaskResult::new(self.task.base.clone(), self.pinned_by_plan())
     }
 }
 
 impl Engine {
+    /// What there is beside the tasks of a plan.
+    pub(super) async fn beside(&self, plan: &Plan) -> Result<Beside> {
+        let planned = Arc::new(downstream::planned(&plan.tasks));
+        Ok(Beside { existing: self.existing().await?, planned })
+    }
+
     /// The stamp of a task's work.
     pub(super) fn stamp(&self, at: &Attempt<'_>) -> Result<StampId> {
         let job = self.host.catalog().job(&at.task.job)?;
@@ -142,17 +173,14 @@ impl Engine {
         at: &Attempt<'_>,
         result: &TaskResult,
     ) -> Result<Vec<(JobName, TableId, PartitionKey)>> {
-        let mut changed = Changed::default();
-        for task in &at.plan.tasks {
-            changed.plan(&task.job, task.units.iter().cloned());
-        }
+        let mut changed = Changed::beside(Arc::clone(&at.beside.planned));
         let content = |profiles: &[Profile], key: &PartitionKey| profile_of(profiles, key).map(|p| p.content);
         let differs = |key: &PartitionKey| {
             let (before, after) = (content(&result.before, key), content(&result.after, key));
             before.is_none() || before != after
         };
         changed.add(&at.task.table, at.task.scope.partitions().into_iter().filter(differs));
-        let reached = downstream::reach(self.host.catalog(), &changed, at.existing)?;
+        let reached = downstream::reach(self.host.catalog(), &changed, &at.beside.existing)?;
         Ok(reached.partitions.into_iter().map(|d| (d.job, d.table, d.partition)).collect())
     }
 }

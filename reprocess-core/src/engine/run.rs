@@ -138,14 +138,14 @@ impl Engine {
             approval: None,
             worker: worker.clone(),
         };
-        let existing = self.existing().await?;
+        let beside = self.beside(&plan).await?;
         let now = self.clock.now();
         let at = Attempt {
             plan: &plan,
             task,
             origin: &origin,
             claim: None,
-            existing: &existing,
+            beside: &beside,
             queued_at: now,
             started_at: now,
         };

@@ -41,8 +41,7 @@ impl Engine {
         let (staged, read_bytes) = retried(self, || self.stage_once(at, resolved, base, writer)).await?;
         let after = match (&staged.intent, writer.staged(), &staged.visibility) {
             (Intent::Replace, ..) | (_, None, _) => staged.profiles.clone(),
-            // A direct merge over a large table is not worth reading all of it twice.
-            (Intent::Merge(_), Some(_), Visibility::Direct) => staged.profiles.clone(),
+            _ if merges_unseen(at, job) => staged.profiles.clone(),
             (_, Some(shadow), _) => shadow.profile_after(&staged, &job.profile).await?,
         };
         let verdict = self.verdict(at, writer, job, &staged, &before, &after).await?;
@@ -58,15 +57,14 @@ impl Engine {
         })
     }
 
-    /// Profiles of the scope in production; none for a direct merge, whose scope can be the whole of a large table.
+    /// Profiles of the scope in production.
     async fn before(
         &self,
         at: &Attempt<'_>,
         writer: &dyn PartitionWriter,
         job: &JobSpec,
     ) -> Result<Vec<Profile>> {
-        let merges = matches!(job.write, WriteMode::Merge(_));
-        if merges && at.plan.request.mode == Mode::Direct {
+        if merges_unseen(at, job) {
             return Ok(Vec::new());
         }
         if retried(self, || writer.schema()).await?.is_none() {
@@ -157,6 +155,14 @@ impl Engine {
         };
         Ok(Some(validate(&expectations, before, after, &diffs)))
     }
+}
+
+/// A direct merge can have the whole of a large table as its scope, which is not worth reading twice where nothing is
+/// expected of it.
+fn merges_unseen(at: &Attempt<'_>, job: &JobSpec) -> bool {
+    let request = &at.plan.request;
+    let merges = matches!(job.write, WriteMode::Merge(_)) && request.mode == Mode::Direct;
+    merges && expectations(request, job, &at.task.units).is_empty()
 }
 
 /// The expectations of a request that are about a job, with predictions for the given units only.

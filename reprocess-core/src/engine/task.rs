@@ -40,7 +40,7 @@ pub(super) struct Noted {
 }
 
 impl Engine {
-    pub(super) async fn run_task(&self, at: &Attempt<'_>, noted: Noted) -> Result<TaskEnd> {
+    pub(super) async fn run_task(&self, at: &Attempt<'_>, mut noted: Noted) -> Result<TaskEnd> {
         let restores = matches!(at.task.action, Action::Restore { .. });
         if at.plan.request.mode == Mode::Shadow && !restores {
             let held = Held { claim: at.claim, fence: None };
@@ -51,8 +51,7 @@ impl Engine {
         }
         loop {
             let policy = at.plan.request.when_leased;
-            let lease =
-                self.lease(&at.task.table, &at.task.scope, &at.origin.worker, policy, at.claim).await?;
+            let lease = self.lease(&at.task.table, &at.task.scope, &at.holder(), policy, at.claim).await?;
             let fence = match lease {
                 Leased::Yes(fence) => fence,
                 Leased::LeftToOther => {
@@ -61,12 +60,14 @@ impl Engine {
                 Leased::Lost => return Ok(TaskEnd::Lost),
             };
             let held = Held { claim: at.claim, fence: fence.as_ref() };
-            let end = self.holding(held, self.run_direct(at, &noted, fence.as_ref())).await;
+            let end = self.holding(held, self.run_direct(at, &mut noted, fence.as_ref())).await;
             self.unlease(fence.as_ref()).await;
             match end? {
                 Kept::Yes(Ok(Some(end))) => return Ok(end),
-                // Fenced: the lease had passed to another; it is taken again, and the stamp is asked for first.
-                Kept::Yes(Ok(None)) => {}
+                // Fenced: the lease had passed to another, or the claim had. With the claim it is taken again, the stamp
+                // is asked for first, and what is staged is not computed again.
+                Kept::Yes(Ok(None)) if self.prolong(Held { claim: at.claim, fence: None }).await? => {}
+                Kept::Yes(Ok(None)) => return Ok(TaskEnd::Lost),
                 Kept::Yes(Err(error)) => return Err(error),
                 Kept::Lost => return Ok(TaskEnd::Lost),
             }
@@ -77,7 +78,7 @@ impl Engine {
     async fn run_direct(
         &self,
         at: &Attempt<'_>,
-        noted: &Noted,
+        noted: &mut Noted,
         fence: Option<&Fence>,
     ) -> Result<Option<TaskEnd>> {
         if let Some(adopted) = self.adopt(at, noted).await? {
@@ -87,7 +88,7 @@ impl Engine {
             let result = self.restore_result(at).await?;
             return self.commit_task(at, result, Change::Restore(kept.clone()), fence).await;
         }
-        let resolved = self.resolve(at.plan, at.task, Pinning::Committed).await?;
+        let resolved = self.resolve(at, Pinning::Committed).await?;
         if let Some(why) = self.unchanged(at, &resolved).await? {
             return Ok(Some(TaskEnd::Skipped(why)));
         }
@@ -98,6 +99,7 @@ impl Engine {
                 if !self.note(at, &result).await? {
                     return Ok(Some(TaskEnd::Lost));
                 }
+                noted.own = Some(result.clone());
                 result
             }
         };
@@ -244,6 +246,10 @@ impl Engine {
             return Ok(None);
         }
         let job = self.host.catalog().job(&at.task.job)?;
+        // It comes after an interval that was merged again, and without a declared order the last one wins.
+        if job.depends_on_order() && !at.task.after.is_empty() {
+            return Ok(None);
+        }
         let rows = self.ledger.current(&at.task.table, &at.task.units).await?;
         let current: Vec<_> = rows.into_iter().flatten().map(|row| row.record).collect();
         let same = current.len() == at.task.units.len()
@@ -301,7 +307,7 @@ impl Engine {
             (false, Inputs::Recorded { .. }) => Pinning::Staged(&noted.others),
         };
         let base = if moved.is_empty() { at.task.base.clone() } else { head };
-        let resolved = self.resolve(at.plan, at.task, pinning).await?;
+        let resolved = self.resolve(at, pinning).await?;
         if let Some(why) = self.unchanged(at, &resolved).await? {
             return Ok(TaskEnd::Skipped(why));
         }

@@ -1,6 +1,7 @@
 //! What a correction reaches.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use super::facts::Existing;
 use super::{Downstream, Task};
@@ -14,7 +15,15 @@ use crate::error::Result;
 #[derive(Debug, Default)]
 pub struct Changed {
     tables: BTreeMap<TableId, BTreeSet<PartitionKey>>,
-    planned: BTreeSet<(JobName, PartitionKey)>,
+    planned: Arc<Planned>,
+}
+
+/// Units that a plan computes, by their jobs.
+pub type Planned = BTreeSet<(JobName, PartitionKey)>;
+
+/// The units that a plan's tasks compute.
+pub fn planned(tasks: &[Task]) -> Planned {
+    tasks.iter().flat_map(|task| task.units.iter().map(|unit| (task.job.clone(), unit.clone()))).collect()
 }
 
 impl Changed {
@@ -23,17 +32,16 @@ impl Changed {
         self.tables.entry(table.clone()).or_default().extend(partitions);
     }
 
-    /// Says that the units of a job are computed anyway, so they are not downstream.
-    pub fn plan(&mut self, job: &JobName, units: impl IntoIterator<Item = PartitionKey>) {
-        self.planned.extend(units.into_iter().map(|unit| (job.clone(), unit)));
+    /// Nothing yet; the planned units are computed anyway, so they are not downstream.
+    pub fn beside(planned: Arc<Planned>) -> Self {
+        Self { tables: BTreeMap::new(), planned }
     }
 
     /// What all tasks of a plan change and compute.
     pub fn of(tasks: &[Task]) -> Self {
-        let mut changed = Self::default();
+        let mut changed = Self::beside(Arc::new(planned(tasks)));
         for task in tasks {
             changed.add(&task.table, task.scope.partitions());
-            changed.plan(&task.job, task.units.iter().cloned());
         }
         changed
     }
@@ -103,7 +111,7 @@ fn causes(
         let mut seen: BTreeSet<_> = queue.iter().cloned().collect();
         while let Some(cause) = queue.pop() {
             for unit in lineage::affected(catalog, job, input, &cause, own)? {
-                if !own.contains(&unit) || changed.planned.contains(&(job.name.clone(), unit.clone())) {
+                if !is_computed(&unit, own) || changed.planned.contains(&(job.name.clone(), unit.clone())) {
                     continue;
                 }
                 causes.entry(unit.clone()).or_default().insert((input.table.clone(), cause.clone()));
@@ -114,6 +122,18 @@ fn causes(
         }
     }
     Ok(causes)
+}
+
+/// Whether a run has computed the unit: by itself, with all keys of its period, or with the whole table.
+fn is_computed(unit: &PartitionKey, existing: &BTreeSet<PartitionKey>) -> bool {
+    let mut above = PartitionKey::whole();
+    let mut prefixes = vec![above.clone()];
+    for (column, value) in unit.bound() {
+        above = above.and(column, value.clone());
+        prefixes.push(above.clone());
+    }
+    let single = unit.bound().map(|(column, value)| PartitionKey::of(column, value.clone()));
+    prefixes.into_iter().chain(single).any(|key| existing.contains(&key))
 }
 
 /// Owners to tell, each once.

@@ -10,6 +10,7 @@ use crate::domain::lineage;
 use crate::domain::partition::PartitionKey;
 use crate::domain::plan::Widened;
 use crate::domain::request::{Inputs, Request};
+use crate::domain::scope::Scope;
 use crate::error::{Error, Result};
 
 /// Lists the partitions, slices and bases that facts are needed for. `existing` are the partitions computed so far.
@@ -31,14 +32,11 @@ fn needs(work: &Workload<'_>, request: &Request, catalog: &Catalog) -> Result<Ne
     if let Inputs::Recorded { by } = &request.inputs {
         needs.recorded = Some(by.clone());
     }
+    let mut scopes = BTreeMap::new();
     for job in &work.jobs {
         let groups = work.groups.get(&job.name).into_iter().flatten();
         for group in groups {
-            let scope = catalog.scope(job, group)?;
-            let base = needs.bases.entry(job.output.clone()).or_insert_with(|| scope.clone());
-            if !base.covers_all(&scope) {
-                *base = base.union(&scope);
-            }
+            scopes.entry(job.output.clone()).or_insert_with(Vec::new).push(catalog.scope(job, group)?);
             for input in &job.inputs {
                 if let Some(slice) = lineage::slice(catalog, job, input, group)? {
                     needs.slices.entry(input.table.clone()).or_default().insert(slice);
@@ -47,6 +45,8 @@ fn needs(work: &Workload<'_>, request: &Request, catalog: &Catalog) -> Result<Ne
             needs.units.entry(job.name.clone()).or_default().extend(group.iter().cloned());
         }
     }
+    let one = |(table, scopes): (_, Vec<Scope>)| Some((table, Scope::union_of(&scopes)?));
+    needs.bases = scopes.into_iter().filter_map(one).collect();
     Ok(needs)
 }
 

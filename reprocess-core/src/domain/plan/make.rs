@@ -192,7 +192,9 @@ impl Planner<'_> {
         let mut before: Option<TaskId> = None;
         let ordered = self.request.order == Order::OldestFirst || job.depends_on_order();
         for group in groups {
-            let units = self.leave_out(job, group, live)?;
+            // Rows without a declared order: what comes after an interval that is merged again has to follow it.
+            let follows = before.is_some() && job.depends_on_order();
+            let units = self.leave_out(job, group, live.filter(|_| !follows))?;
             if units.is_empty() {
                 continue;
             }
@@ -208,7 +210,8 @@ impl Planner<'_> {
                     continue;
                 }
             };
-            if let Some(since) = self.unchanged(job, &units, reads.fingerprint.as_ref())? {
+            let unchanged = self.unchanged(job, &units, reads.fingerprint.as_ref())?;
+            if let Some(since) = unchanged.filter(|_| !follows) {
                 let skipped = |partition| Skipped {
                     job: job.name.clone(),
                     partition,

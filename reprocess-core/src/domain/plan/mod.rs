@@ -123,7 +123,7 @@ pub enum Action {
     },
     /// Brings back what a run replaced.
     Restore {
-        /// The run whose commit is undone.
+        /// The run whose commit is undone; of several runs of a backfill the first.
         undo: RunId,
         /// What it kept.
         kept: Kept,

@@ -51,6 +51,12 @@ pub(super) fn job(
     if request.schema == SchemaPolicy::Rebuild && !whole {
         reasons.push("a rebuild with other columns needs the whole table as its selection".to_owned());
     }
+    if request.selection == Selection::WholeTable && job.reads_itself() {
+        reasons.push(
+            "it reads its own earlier partition, so it cannot be rebuilt as a whole: select a range"
+                .to_owned(),
+        );
+    }
     let merge_over_whole =
         matches!(job.write, WriteMode::Merge(_)) && request.selection == Selection::WholeTable;
     if merge_over_whole && catalog.unit(job)?.time().is_some() {

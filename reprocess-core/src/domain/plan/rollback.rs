@@ -46,9 +46,11 @@ pub struct WrittenPartition {
     pub table: TableId,
     /// The unit.
     pub partition: PartitionKey,
-    /// The run of the backfill that wrote it.
+    /// The last run of the backfill that wrote it.
     pub run: RunId,
-    /// What that run kept.
+    /// The first of its runs that did, where it ran again over what it had written itself; mostly the same.
+    pub first: RunId,
+    /// What the first run kept.
     pub kept: Option<Kept>,
     /// Version of the partition that it left.
     pub output: Option<PartitionVersion>,
@@ -58,7 +60,8 @@ pub struct WrittenPartition {
     pub head: PartitionVersion,
     /// Version of the table now.
     pub table_head: TableVersion,
-    /// What the partition was before: logic version and fingerprint of the run before, where there was one.
+    /// What the partition was before: logic version and fingerprint of the run before, where there was one and its rows
+    /// were still there.
     pub previous: Option<(Option<LogicVersion>, Option<Fingerprint>)>,
 }
 
@@ -156,7 +159,7 @@ fn task(id: TaskId, catalog: &Catalog, w: &WrittenPartition) -> Result<Result<Ta
         interval: catalog.unit(job)?.interval(&w.partition),
         units,
         scope,
-        action: Action::Restore { undo: w.run.clone(), kept: kept.clone(), logic, fingerprint },
+        action: Action::Restore { undo: w.first.clone(), kept: kept.clone(), logic, fingerprint },
         base: Base::new(w.table_head.clone(), partitions),
         parameters: BTreeMap::new(),
         after: Vec::new(),

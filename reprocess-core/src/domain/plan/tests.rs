@@ -432,3 +432,25 @@ fn a_backfill_that_ended_opens_a_new_generation() {
     facts.backfill = Some(KnownBackfill { generation: 1, open: false });
     assert_eq!(generation(&facts), 2);
 }
+
+#[test]
+fn a_correction_reaches_what_was_computed_by_key_or_with_the_whole_table() {
+    let mut catalog = catalog();
+    let by_carrier = || days().with_key("carrier", ValueKind::Text);
+    catalog.add_table(TableSpec::new("delays", by_carrier())).unwrap();
+    let delays = JobSpec::new("delays", "bi", "delays")
+        .with_input("daily", "daily", Window::Same)
+        .with_keyed_by(["carrier"]);
+    catalog.add_job(delays).unwrap();
+    let reached = |job: &str, existing: &[PartitionKey]| {
+        let mut changed = downstream::Changed::default();
+        changed.add(&"daily".into(), [day(5)]);
+        let existing = Existing::from([(job.into(), existing.iter().cloned().collect())]);
+        let reached = downstream::reach(&catalog, &changed, &existing).unwrap();
+        reached.partitions.into_iter().map(|d| d.partition).collect::<Vec<_>>()
+    };
+    let ua = |d| day(d).and("carrier", "UA");
+    assert_eq!(reached("delays", &[ua(4), ua(5), day(6)]), [ua(5)]);
+    assert_eq!(reached("delays", &[day(5)]), [day(5)]);
+    assert_eq!(reached("trend", &[PartitionKey::whole()]), [day(5), day(6), day(7)]);
+}

@@ -1,6 +1,7 @@
 //! The engine over the reference backend. Expected values are worked out by hand.
 
 mod backfill;
+mod cases;
 mod crash;
 mod faults;
 mod review;

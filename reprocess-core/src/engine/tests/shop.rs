@@ -133,9 +133,35 @@ impl Shop {
         host.add_table(customers, Arc::new(self.customers.clone())).unwrap();
         host.add_job(self.revenue_job()).unwrap();
         host.add_job(balance_job()).unwrap();
-        host.add_job(customers_job()).unwrap();
+        host.add_job(customers_job(MergeSpec::by(["country"]).newer("id"))).unwrap();
+        self.engine_of(host, ledger)
+    }
+
+    fn engine_of(&self, host: Host, ledger: Arc<dyn RunLedger>) -> Engine {
         let settings = Settings { lease_ttl_ms: 3_000, ..Settings::default() };
         Engine::new(host, ledger).with_clock(self.clock.clone()).with_settings(settings)
+    }
+
+    /// An engine that has only `customers`, merged as given.
+    pub(super) fn engine_merging(&self, merge: MergeSpec) -> Engine {
+        let by_day = Partitioning::unpartitioned().with_time("day", Grain::Day, chrono_tz::UTC);
+        let mut host = Host::new("build-1");
+        host.add_source(TableSpec::new("orders", by_day), Arc::new(self.orders.clone())).unwrap();
+        let customers = TableSpec::new("customers", Partitioning::unpartitioned());
+        host.add_table(customers, Arc::new(self.customers.clone())).unwrap();
+        host.add_job(customers_job(merge)).unwrap();
+        self.engine_of(host, self.ledger.clone())
+    }
+
+    /// An engine that knows `revenue` without any code for it.
+    pub(super) fn engine_without_code(&self) -> Engine {
+        let by_day = || Partitioning::unpartitioned().with_time("day", Grain::Day, chrono_tz::UTC);
+        let mut host = Host::new("build-2");
+        host.add_source(TableSpec::new("orders", by_day()), Arc::new(self.orders.clone())).unwrap();
+        let spec = TableSpec::new("revenue", by_day().with_key("country", ValueKind::Text));
+        host.add_table(spec, Arc::new(self.revenue.clone())).unwrap();
+        host.add_job(Job::new(self.revenue_job().spec)).unwrap();
+        self.engine_of(host, self.ledger.clone())
     }
 
     fn revenue_job(&self) -> Job {
@@ -290,13 +316,13 @@ fn balance_job() -> Job {
     Job::new(spec).transform_with("v1", (), run)
 }
 
-/// The last order of each country: key `country`, newer by `id`.
-fn customers_job() -> Job {
+/// The last order of each country: key `country`.
+fn customers_job(merge: MergeSpec) -> Job {
     let unit = Partitioning::unpartitioned().with_time("day", Grain::Day, chrono_tz::UTC);
     let spec = JobSpec::new("customers", "crm", "customers")
         .with_input("orders", "orders", Window::Same)
         .with_unit(unit)
-        .with_write(WriteMode::Merge(MergeSpec::by(["country"]).newer("id")));
+        .with_write(WriteMode::Merge(merge));
     let run = |_: (), task: TaskContext| async move {
         let batch = task.collect("orders").await?;
         let mut last = BTreeMap::<String, (i64, i64)>::new();

@@ -1,0 +1,364 @@
+//! Cases that are easy to get wrong: found by looking for trouble.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::faults::{Fault, FaultyTable, Fuse};
+use super::shop::{Shop, contents, day, days, fix, orders, revenue_table, revenues, worker};
+use crate::domain::ids::BackfillId;
+use crate::domain::job::MergeSpec;
+use crate::domain::plan::RollbackRequest;
+use crate::domain::request::{Expected, Mode, Order, Request, Selection, WhenLeased};
+use crate::domain::scope::Scope;
+use crate::domain::validate::{Expectation, Severity};
+use crate::engine::{Publication, RunOutcome, RunRequest};
+use crate::ports::clock::Clock;
+use crate::ports::ledger::{BackfillState, Change, LedgerReader, RunLedger, TaskState};
+use crate::ports::reader::SnapshotReader;
+
+fn balances(rows: &[(u32, i64)]) -> arrow_array::RecordBatch {
+    use arrow_array::{ArrayRef, Date32Array, Int64Array, RecordBatch};
+    let epoch = chrono::NaiveDate::from_ymd_opt(1970, 1, 1).unwrap();
+    let number = |d: u32| i32::try_from((super::shop::date(d) - epoch).num_days()).unwrap();
+    let columns: [(&str, ArrayRef); 2] = [
+        ("day", Arc::new(rows.iter().map(|r| Some(number(r.0))).collect::<Date32Array>())),
+        ("cents", Arc::new(rows.iter().map(|r| Some(r.1)).collect::<Int64Array>())),
+    ];
+    RecordBatch::try_from_iter_with_nullable(columns.map(|(name, array)| (name, array, true))).unwrap()
+}
+
+fn rollback(id: &str, partitions: Option<&[u32]>) -> RollbackRequest {
+    RollbackRequest {
+        id: id.into(),
+        of: "fix".into(),
+        partitions: partitions.map(|days| days.iter().map(|d| day(*d)).collect()),
+        reason: "it was wrong".into(),
+        requester: "ann".into(),
+    }
+}
+
+async fn roll_back(shop: &Shop, request: &RollbackRequest) -> BackfillState {
+    let engine = shop.engine();
+    let plan = engine.plan_rollback(request).await.unwrap();
+    let _ = engine.submit(&plan, &"ann".into()).await.unwrap();
+    engine.approve(&plan.request.id, &plan.digest(), &"bob".into(), "").await.unwrap();
+    engine.execute(&plan.request.id, &worker("w1"), |_| {}).await.unwrap().state
+}
+
+#[tokio::test]
+async fn what_is_staged_again_after_half_a_publication_reads_what_was_published() {
+    let shop = Shop::new();
+    shop.scheduled("revenue", 1, 3).await;
+    shop.scheduled("balance", 1, 3).await;
+    let request = fix(1, 3).with_mode(Mode::Shadow).with_job("balance", "v1");
+    let _ = shop.backfill(&request).await;
+    shop.accept("fix").await;
+    let engine = shop.engine();
+    shop.balance.replace_unmanaged(&Scope::key(day(1)).unwrap(), &balances(&[(1, 5)])).unwrap();
+    let published = engine.publish(&"fix".into(), &"ann".into(), &worker("w1")).await.unwrap();
+    assert!(matches!(published, Publication::Stale { .. }));
+    assert_eq!(revenues(&shop).await, ["01 FR 10000", "02 FR 7000", "03 FR 3000"]);
+    let done = engine.execute(&"fix".into(), &worker("w1"), |_| {}).await.unwrap();
+    assert_eq!(done.state, BackfillState::AwaitingReview, "{:?}", done.tasks);
+    shop.accept("fix").await;
+    let published = engine.publish(&"fix".into(), &"ann".into(), &worker("w1")).await.unwrap();
+    assert_eq!(published, Publication::Published);
+    assert_eq!(contents(&shop.balance).await, ["10000 2026-10-01", "17000 2026-10-02", "20000 2026-10-03"]);
+}
+
+#[tokio::test]
+async fn later_intervals_of_a_merge_without_order_are_merged_again_though_unchanged() {
+    let shop = Shop::new();
+    let engine = shop.engine_merging(MergeSpec::by(["country"]));
+    for d in 1..=5 {
+        let run = RunRequest::scheduled(format!("customers-{d}"), "customers", day(d));
+        let _ = engine.run(&run, &worker("schedule")).await.unwrap();
+    }
+    assert_eq!(contents(&shop.customers).await, ["1000 FR 7", "900 DE 4"]);
+    shop.orders.append_unmanaged(&orders(&[(3, 9, "FR", 1, false)])).unwrap();
+    let request = Request::new("late", days(3, 3), "late rows", "ann")
+        .with_job("customers", "v1")
+        .with_mode(Mode::Direct);
+    let plan = engine.plan(&request).await.unwrap();
+    let _ = engine.submit(&plan, &"ann".into()).await.unwrap();
+    engine.approve(&plan.request.id, &plan.digest(), &"bob".into(), "").await.unwrap();
+    let done = engine.execute(&"late".into(), &worker("w1"), |_| {}).await.unwrap();
+    assert_eq!(done.state, BackfillState::Published);
+    assert_eq!(contents(&shop.customers).await, ["1000 FR 7", "900 DE 4"], "day 5 has the last word");
+}
+
+#[tokio::test]
+async fn rows_that_no_run_has_written_are_not_said_to_be_one_s_when_they_come_back() {
+    let shop = Shop::new();
+    shop.scheduled("revenue", 1, 1).await;
+    let batch = {
+        use arrow_array::{ArrayRef, Date32Array, Int64Array, RecordBatch, StringArray};
+        let columns: [(&str, ArrayRef); 3] = [
+            ("day", Arc::new(Date32Array::from(vec![20727]))),
+            ("country", Arc::new(StringArray::from(vec!["FR"]))),
+            ("cents", Arc::new(Int64Array::from(vec![1]))),
+        ];
+        RecordBatch::try_from_iter_with_nullable(columns.map(|(name, array)| (name, array, true))).unwrap()
+    };
+    shop.revenue.replace_unmanaged(&Scope::key(day(1)).unwrap(), &batch).unwrap();
+    let _ = shop.backfill(&fix(1, 1)).await;
+    assert_eq!(roll_back(&shop, &rollback("back", None)).await, BackfillState::Published);
+    assert_eq!(revenues(&shop).await, ["01 FR 1"]);
+    let next = RunRequest::scheduled("next", "revenue", day(1));
+    assert_eq!(shop.engine().run(&next, &worker("w")).await.unwrap(), RunOutcome::Committed);
+    assert_eq!(revenues(&shop).await, ["01 FR 15000"]);
+}
+
+#[tokio::test]
+async fn a_backfill_that_ran_twice_is_taken_back_to_what_was_before_it() {
+    let shop = Shop::new();
+    shop.scheduled("revenue", 1, 1).await;
+    let _ = shop.backfill(&fix(1, 1)).await;
+    shop.orders.append_unmanaged(&orders(&[(1, 9, "FR", 1, false)])).unwrap();
+    let _ = shop.backfill(&fix(1, 1)).await;
+    assert_eq!(revenues(&shop).await, ["01 FR 10001"]);
+    assert_eq!(roll_back(&shop, &rollback("back", None)).await, BackfillState::Published);
+    assert_eq!(revenues(&shop).await, ["01 FR 15000"]);
+}
+
+#[tokio::test]
+async fn a_rollback_needs_no_code_of_what_it_takes_back() {
+    let shop = Shop::new();
+    shop.scheduled("revenue", 1, 1).await;
+    let _ = shop.backfill(&fix(1, 1)).await;
+    let engine = shop.engine_without_code();
+    let plan = engine.plan_rollback(&rollback("back", None)).await.unwrap();
+    let _ = engine.submit(&plan, &"ann".into()).await.unwrap();
+    engine.approve(&plan.request.id, &plan.digest(), &"bob".into(), "").await.unwrap();
+    let done = engine.execute(&plan.request.id, &worker("w1"), |_| {}).await.unwrap();
+    assert_eq!(done.state, BackfillState::Published);
+    assert_eq!(revenues(&shop).await, ["01 FR 15000"]);
+}
+
+#[tokio::test]
+async fn a_rollback_that_failed_does_not_count_as_taken_back() {
+    let shop = Shop::new();
+    shop.scheduled("revenue", 1, 2).await;
+    let _ = shop.backfill(&fix(1, 2)).await;
+    let engine = shop.engine();
+    let plan = engine.plan_rollback(&rollback("first", Some(&[2]))).await.unwrap();
+    let _ = engine.submit(&plan, &"ann".into()).await.unwrap();
+    engine.approve(&plan.request.id, &plan.digest(), &"bob".into(), "").await.unwrap();
+    shop.orders.append_unmanaged(&orders(&[(2, 9, "FR", 1, false)])).unwrap();
+    let late = RunRequest::scheduled("late", "revenue", day(2)).with_logic("v2");
+    let _ = engine.run(&late, &worker("schedule")).await.unwrap();
+    let done = engine.execute(&plan.request.id, &worker("w1"), |_| {}).await.unwrap();
+    assert_eq!(done.state, BackfillState::Failed);
+    engine.cancel(&plan.request.id, &"ann".into(), "").await.unwrap();
+    assert_eq!(roll_back(&shop, &rollback("second", Some(&[1]))).await, BackfillState::Published);
+    assert_eq!(engine.backfill(&"fix".into()).await.unwrap().state, BackfillState::Published);
+}
+
+#[tokio::test]
+async fn a_publication_that_died_while_it_sent_tasks_back_does_not_leave_them_out() {
+    let shop = Shop::new();
+    shop.scheduled("revenue", 1, 3).await;
+    let done = shop.backfill(&fix(1, 3).with_mode(Mode::Shadow)).await;
+    shop.accept("fix").await;
+    let (id, now) = (BackfillId::from("fix"), shop.clock.now());
+    let to = Change {
+        from: BackfillState::AwaitingReview,
+        to: BackfillState::Publishing,
+        by: "ann".into(),
+        approval: None,
+        note: None,
+    };
+    let _ = shop.ledger.transition(&id, &to, now).await.unwrap();
+    shop.ledger.restage(&id, &[done.tasks[1].id], "moved", now).await.unwrap();
+    let engine = shop.engine();
+    let published = engine.publish(&id, &"ann".into(), &worker("w2")).await.unwrap();
+    assert!(matches!(published, Publication::Stale { .. }), "{published:?}");
+    let done = engine.execute(&id, &worker("w2"), |_| {}).await.unwrap();
+    assert_eq!(done.state, BackfillState::AwaitingReview);
+    shop.accept("fix").await;
+    let _ = engine.publish(&id, &"ann".into(), &worker("w2")).await.unwrap();
+    assert_eq!(revenues(&shop).await, ["01 FR 10000", "02 FR 7000", "03 FR 3000"]);
+}
+
+#[tokio::test]
+async fn a_publication_that_cannot_succeed_does_not_hold_its_partitions_for_ever() {
+    let shop = Shop::new();
+    shop.scheduled("revenue", 1, 1).await;
+    let done = shop.backfill(&fix(1, 1).with_mode(Mode::Shadow)).await;
+    shop.accept("fix").await;
+    use crate::ports::writer::PartitionWriter;
+    let staged = done.tasks[0].result.clone().unwrap().staged.unwrap();
+    shop.revenue.discard(&staged.id).await.unwrap();
+    let engine = shop.engine();
+    let _ = engine.publish(&"fix".into(), &"ann".into(), &worker("w1")).await.unwrap_err();
+    engine.cancel(&"fix".into(), &"ann".into(), "what was staged is gone").await.unwrap();
+}
+
+#[tokio::test]
+async fn a_whole_table_is_rebuilt_by_name() {
+    let shop = Shop::new();
+    shop.scheduled("revenue", 1, 3).await;
+    shop.scheduled("balance", 1, 3).await;
+    let mut request = fix(1, 1);
+    request.selection = Selection::WholeTable;
+    let plan = shop.engine().plan(&request).await.unwrap();
+    assert!(plan.tasks[0].scope.is_whole_table());
+    assert_eq!(plan.downstream.len(), 3);
+    // What reads its own partition before would read all that it writes.
+    let carry = Request::new("carry", Selection::WholeTable, "first load", "ann").with_job("balance", "v1");
+    assert_eq!(
+        shop.engine().plan(&carry).await.unwrap().refused[0].reason,
+        "it reads its own earlier partition, so it cannot be rebuilt as a whole: select a range"
+    );
+}
+
+#[tokio::test]
+async fn a_change_of_an_input_that_was_pinned_before_it_stays_unseen() {
+    let shop = Shop::new();
+    shop.scheduled("revenue", 1, 3).await;
+    shop.scheduled("balance", 1, 3).await;
+    let engine = shop.engine();
+    let _ = shop.approved(&engine, &fix(2, 3).with_job("balance", "v1")).await;
+    shop.orders.append_unmanaged(&orders(&[(1, 9, "FR", 1, false)])).unwrap();
+    for job in ["revenue", "balance"] {
+        let late = RunRequest::scheduled(format!("{job}-late"), job, day(1));
+        let _ = engine.run(&late, &worker("schedule")).await.unwrap();
+    }
+    let done = engine.execute(&"fix".into(), &worker("w1"), |_| {}).await.unwrap();
+    assert_eq!(done.state, BackfillState::Published);
+    // Day 2 carries the balance of day 1 that the plan had pinned.
+    assert_eq!(contents(&shop.balance).await, ["15001 2026-10-01", "22000 2026-10-02", "25000 2026-10-03"]);
+    let stale: Vec<_> = shop.ledger.stale().await.unwrap().into_iter().map(|s| s.partition).collect();
+    assert!(stale.contains(&day(2)), "{stale:?}");
+}
+
+#[tokio::test]
+async fn rows_that_come_back_and_inputs_that_were_recorded_have_seen_nothing_new() {
+    let shop = Shop::new();
+    shop.scheduled("revenue", 1, 1).await;
+    let mut carry = Request::new("fix", days(1, 1), "first load", "ann").with_job("balance", "v1");
+    carry.mode = Mode::Direct;
+    let _ = shop.backfill(&carry).await;
+    let _ = shop.backfill(&Request { id: "correct".into(), ..fix(1, 1) }).await;
+    let stale =
+        async || shop.ledger.stale().await.unwrap().into_iter().map(|s| s.partition).collect::<Vec<_>>();
+    assert_eq!(stale().await, [day(1)]);
+    let recorded = crate::domain::request::Inputs::Recorded { by: "fix.1".into() };
+    let replay = Request { id: "replay".into(), ..carry.with_inputs(recorded).with_force() };
+    assert_eq!(shop.backfill(&replay).await.state, BackfillState::Published);
+    assert_eq!(stale().await, [day(1)]);
+    let taken_back = RollbackRequest { of: "replay".into(), ..rollback("back", None) };
+    assert_eq!(roll_back(&shop, &taken_back).await, BackfillState::Published);
+    assert_eq!(stale().await, [day(1)]);
+}
+
+#[tokio::test]
+async fn a_refused_plan_holds_no_pins_and_an_ended_one_leaves_those_of_others() {
+    let shop = Shop::new();
+    let engine = shop.engine();
+    let _ = shop.approved(&engine, &fix(1, 2)).await;
+    let mut other = fix(2, 3);
+    other.id = "other".into();
+    let plan = engine.plan(&other).await.unwrap();
+    let _ = engine.submit(&plan, &"ann".into()).await.unwrap_err();
+    let mut merge = Request::new("merge", days(1, 5), "first load", "ann").with_job("customers", "v1");
+    merge.id = "merge".into();
+    let _ = shop.approved(&engine, &merge).await;
+    engine.cancel(&"merge".into(), &"ann".into(), "not needed").await.unwrap();
+    // The orders change, and what is not held expires.
+    let version =
+        shop.orders.append_unmanaged(&orders(&[(1, 9, "FR", 1, false), (3, 10, "FR", 1, false)])).unwrap();
+    shop.orders.expire_before(&version).unwrap();
+    let done = engine.execute(&"fix".into(), &worker("w1"), |_| {}).await.unwrap();
+    assert_eq!(done.state, BackfillState::Published, "{:?}", done.tasks);
+    let pin = |plan: &crate::domain::plan::Plan, d: u32| {
+        let task = plan.tasks.iter().find(|t| t.units == [day(d)]).unwrap();
+        let crate::domain::plan::Action::Compute { inputs, .. } = &task.action else { panic!() };
+        inputs["orders"].pin.clone()
+    };
+    assert!(shop.orders.read(&pin(&plan, 3)).await.is_err(), "the pin of the refused plan is still held");
+}
+
+#[tokio::test]
+async fn two_runs_of_one_worker_exclude_each_other() {
+    let shop = Shop::new();
+    let fuse = Fuse::new(4, Fault::DiesBefore);
+    let table = Arc::new(FaultyTable { inner: shop.revenue.clone(), fuse: fuse.clone() });
+    let faulty = shop.engine_over(shop.ledger.clone(), table);
+    let run = |id: &str| RunRequest::scheduled(id, "revenue", day(1)).with_when_leased(WhenLeased::Skip);
+    let (first, other, one) = (run("a"), run("b"), worker("one"));
+    let slow = faulty.run(&first, &one);
+    tokio::pin!(slow);
+    tokio::select! {
+        _ = &mut slow => panic!("the first run should still be at work"),
+        () = fuse.died() => {}
+    }
+    let outcome = shop.engine().run(&other, &one).await.unwrap();
+    assert_eq!(outcome, RunOutcome::Skipped("another run holds the partition".into()));
+    // The same run again, after the process was started anew, need not wait.
+    assert_eq!(shop.engine().run(&first, &one).await.unwrap(), RunOutcome::Committed);
+}
+
+#[tokio::test]
+async fn a_direct_merge_is_checked_by_what_the_table_holds_before_and_after() {
+    let shop = Shop::new();
+    shop.scheduled("customers", 1, 5).await;
+    let again = Request::new("again", days(5, 5), "late rows", "ann")
+        .with_job("customers", "v1")
+        .with_mode(Mode::Direct)
+        .with_force()
+        .with_expected(Expected {
+            job: None,
+            expectation: Expectation::RowCountUnchanged,
+            severity: Severity::Abort,
+        });
+    let done = shop.backfill(&again).await;
+    assert_eq!(done.state, BackfillState::Published, "{:?}", done.tasks);
+}
+
+#[tokio::test]
+async fn a_run_whose_claim_has_passed_on_gives_up_instead_of_trying_for_ever() {
+    let shop = Shop::new();
+    shop.scheduled("revenue", 1, 1).await;
+    let _ = shop.backfill(&fix(1, 1)).await;
+    let engine = shop.engine();
+    let plan = engine.plan_rollback(&rollback("back", None)).await.unwrap();
+    let _ = engine.submit(&plan, &"ann".into()).await.unwrap();
+    engine.approve(&plan.request.id, &plan.digest(), &"bob".into(), "").await.unwrap();
+    let ttl = Duration::from_secs(3);
+    let claim = async |name: &str| {
+        let now = shop.clock.now();
+        let can_run = [("revenue".into(), "v2".into())];
+        let claims = shop.ledger.claim(&"back".into(), &worker(name), &can_run, 1, ttl, now).await;
+        claims.unwrap().remove(0)
+    };
+    let record = async || engine.backfill(&"back".into()).await.unwrap();
+    let to = Change {
+        from: BackfillState::Approved,
+        to: BackfillState::Running,
+        by: "w".into(),
+        approval: None,
+        note: None,
+    };
+    let _ = shop.ledger.transition(&"back".into(), &to, shop.clock.now()).await.unwrap();
+    let first = claim("one").await;
+    shop.clock.advance(ttl * 2);
+    let second = claim("two").await;
+    let record = record().await;
+    let origin = crate::engine::execute::origin(&record, &first.worker);
+    let beside = engine.beside(&plan).await.unwrap();
+    let at = |claim| crate::engine::record::Attempt {
+        plan: &plan,
+        task: &plan.tasks[0],
+        origin: &origin,
+        claim: Some(claim),
+        beside: &beside,
+        queued_at: first.queued_at,
+        started_at: first.started_at,
+    };
+    use crate::engine::task::TaskEnd;
+    let end = engine.run_task(&at(&first), Default::default()).await.unwrap();
+    assert!(matches!(end, TaskEnd::Lost), "{end:?}");
+    let end = engine.run_task(&at(&second), Default::default()).await.unwrap();
+    assert!(matches!(end, TaskEnd::Committed), "{end:?}");
+}
