@@ -127,6 +127,7 @@ impl Engine {
                 .with_context("run", &request.run));
         }
         let Some(task) = plan.tasks.first() else {
+            self.note_unchanged(&plan, &request.run).await?;
             let reason =
                 plan.skipped.first().map_or_else(|| "nothing to do".to_owned(), |s| s.reason.to_string());
             return Ok(RunOutcome::Skipped(reason));

@@ -362,3 +362,60 @@ async fn a_run_whose_claim_has_passed_on_gives_up_instead_of_trying_for_ever() {
     let end = engine.run_task(&at(&second), Default::default()).await.unwrap();
     assert!(matches!(end, TaskEnd::Committed), "{end:?}");
 }
+
+#[tokio::test]
+async fn a_planned_downstream_partition_is_stale_until_its_task_succeeds() {
+    let shop = Shop::new();
+    shop.scheduled("revenue", 1, 3).await;
+    shop.scheduled("balance", 1, 3).await;
+    shop.switches.fails_on.store(1, std::sync::atomic::Ordering::SeqCst);
+    let request = fix(1, 3).with_job("balance", "v1");
+    let done = shop.backfill(&request).await;
+    assert_eq!(done.state, BackfillState::Failed);
+    let engine = shop.engine();
+    engine.cancel(&"fix".into(), &"ann".into(), "not today").await.unwrap();
+    // Day 2 was corrected, and its balance was not.
+    assert_eq!(revenues(&shop).await, ["01 FR 15000", "02 FR 7000", "03 FR 3000"]);
+    let stale: Vec<_> = shop.ledger.stale().await.unwrap().into_iter().map(|s| s.partition).collect();
+    assert_eq!(stale, [day(2)], "what day 2 of the balance reaches is left to the run that corrects it");
+}
+
+#[tokio::test]
+async fn what_came_out_unchanged_is_stale_no_longer() {
+    let shop = Shop::new();
+    shop.scheduled("revenue", 1, 3).await;
+    shop.scheduled("balance", 1, 3).await;
+    let run = "by-hand".into();
+    let mut cause = crate::ports::writer::CommitEntry {
+        scope: Scope::key(day(1)).unwrap(),
+        change: crate::ports::writer::Change::Adopt,
+        stamp: shop.ledger.run(&"revenue-1".into()).await.unwrap()[0].record.stamp.clone(),
+        attempt: 1,
+        finish: crate::ports::ledger::TaskFinish {
+            records: vec![shop.ledger.run(&"revenue-1".into()).await.unwrap()[0].record.clone()],
+            task: None,
+            deliver: false,
+            stale: vec![("balance".into(), "balance".into(), day(2))],
+            pinned_at: 0,
+        },
+    };
+    cause.stamp.run = run;
+    cause.finish.records[0].stamp = cause.stamp.clone();
+    cause.finish.records[0].table = "elsewhere".into();
+    let head = crate::ports::writer::PartitionWriter::head(&shop.revenue, &cause.scope).await.unwrap();
+    let commit = crate::ports::writer::Commit {
+        version: head.table.clone(),
+        partitions: head,
+        attempts: Vec::new(),
+        kept: None,
+        recorded: false,
+    };
+    shop.ledger.finish(&commit, &[cause]).await.unwrap();
+    assert_eq!(shop.ledger.stale().await.unwrap().len(), 1);
+    shop.scheduled("balance", 2, 2).await;
+    let again = Request::new("again", days(2, 2), "to be sure", "ann").with_job("balance", "v1");
+    let plan = shop.engine().plan(&again).await.unwrap();
+    assert!(plan.is_empty());
+    let _ = shop.engine().submit(&plan, &"ann".into()).await.unwrap();
+    assert_eq!(shop.ledger.stale().await.unwrap(), []);
+}
