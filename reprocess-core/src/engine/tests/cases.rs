@@ -1,19 +1,20 @@
 //! Cases that are easy to get wrong: found by looking for trouble.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::faults::{Fault, FaultyTable, Fuse};
-use super::shop::{Shop, contents, day, days, fix, orders, revenue_table, revenues, worker};
+use super::shop::{Shop, contents, day, days, fix, orders, revenues, worker};
 use crate::domain::ids::BackfillId;
 use crate::domain::job::MergeSpec;
 use crate::domain::plan::RollbackRequest;
-use crate::domain::request::{Expected, Mode, Order, Request, Selection, WhenLeased};
+use crate::domain::request::{Expected, Mode, Request, Selection, WhenLeased};
 use crate::domain::scope::Scope;
 use crate::domain::validate::{Expectation, Severity};
 use crate::engine::{Publication, RunOutcome, RunRequest};
 use crate::ports::clock::Clock;
-use crate::ports::ledger::{BackfillState, Change, LedgerReader, RunLedger, TaskState};
+use crate::ports::ledger::{BackfillState, Change, LedgerReader, RunLedger};
 use crate::ports::reader::SnapshotReader;
 
 fn balances(rows: &[(u32, i64)]) -> arrow_array::RecordBatch {
@@ -368,7 +369,7 @@ async fn a_planned_downstream_partition_is_stale_until_its_task_succeeds() {
     let shop = Shop::new();
     shop.scheduled("revenue", 1, 3).await;
     shop.scheduled("balance", 1, 3).await;
-    shop.switches.fails_on.store(1, std::sync::atomic::Ordering::SeqCst);
+    shop.switches.fails_on.store(1, Ordering::SeqCst);
     let request = fix(1, 3).with_job("balance", "v1");
     let done = shop.backfill(&request).await;
     assert_eq!(done.state, BackfillState::Failed);
@@ -418,4 +419,22 @@ async fn what_came_out_unchanged_is_stale_no_longer() {
     assert!(plan.is_empty());
     let _ = shop.engine().submit(&plan, &"ann".into()).await.unwrap();
     assert_eq!(shop.ledger.stale().await.unwrap(), []);
+}
+
+#[tokio::test]
+async fn a_run_that_is_in_the_ledger_is_not_looked_for_in_the_table_s_history() {
+    let shop = Shop::new();
+    shop.scheduled("revenue", 1, 1).await;
+    shop.orders.append_unmanaged(&orders(&[(1, 9, "FR", 1, false)])).unwrap();
+    for run in ["b", "c", "d"] {
+        let next = RunRequest::scheduled(run, "revenue", day(2)).with_force();
+        let _ = shop.engine().run(&next, &worker("w")).await.unwrap();
+    }
+    let version = shop.revenue.current().await.unwrap();
+    shop.revenue.expire_before(&version).unwrap();
+    let computed = shop.switches.computed.load(Ordering::SeqCst);
+    let again = RunRequest::scheduled("revenue-1", "revenue", day(1));
+    assert_eq!(shop.engine().run(&again, &worker("w")).await.unwrap(), RunOutcome::Committed);
+    assert_eq!(revenues(&shop).await[0], "01 FR 15000", "it is the run that it was");
+    assert_eq!(shop.switches.computed.load(Ordering::SeqCst), computed);
 }
