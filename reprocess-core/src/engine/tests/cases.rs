@@ -438,3 +438,46 @@ async fn a_run_that_is_in_the_ledger_is_not_looked_for_in_the_table_s_history() 
     assert_eq!(revenues(&shop).await[0], "01 FR 15000", "it is the run that it was");
     assert_eq!(shop.switches.computed.load(Ordering::SeqCst), computed);
 }
+
+#[tokio::test]
+#[ignore = "a fingerprint over staged inputs is no fingerprint over what was published"]
+async fn a_second_run_of_a_published_shadow_over_two_jobs_has_nothing_to_do() {
+    let shop = Shop::new();
+    shop.scheduled("revenue", 1, 3).await;
+    shop.scheduled("balance", 1, 3).await;
+    let request = fix(1, 3).with_mode(Mode::Shadow).with_job("balance", "v1");
+    let _ = shop.backfill(&request).await;
+    shop.accept("fix").await;
+    let _ = shop.engine().publish(&"fix".into(), &"ann".into(), &worker("w1")).await.unwrap();
+    let again = shop.engine().plan(&request).await.unwrap();
+    assert!(again.is_empty(), "{} tasks", again.tasks.len());
+}
+
+#[tokio::test]
+#[ignore = "nothing is marked for a partition that has no run yet"]
+async fn what_was_computed_from_a_replaced_day_while_it_was_replaced_is_stale() {
+    let shop = Shop::new();
+    shop.scheduled("revenue", 1, 1).await;
+    let carry = Request::new("carry", days(1, 1), "first load", "ann").with_job("balance", "v1");
+    let _ = shop.backfill(&carry).await;
+    let _ = shop.backfill(&fix(1, 1)).await;
+    shop.accept("carry").await;
+    let _ = shop.engine().publish(&"carry".into(), &"ann".into(), &worker("w1")).await.unwrap();
+    assert_eq!(contents(&shop.balance).await, ["15000 2026-10-01"]);
+    let stale: Vec<_> = shop.ledger.stale().await.unwrap().into_iter().map(|s| s.partition).collect();
+    assert_eq!(stale, [day(1)]);
+}
+
+#[tokio::test]
+#[ignore = "each interval but the last is refused"]
+async fn a_merge_of_several_intervals_can_be_taken_back() {
+    let shop = Shop::new();
+    shop.scheduled("customers", 1, 2).await;
+    let request = Request::new("fix", days(1, 5), "all of it", "ann")
+        .with_job("customers", "v1")
+        .with_mode(Mode::Direct)
+        .with_force();
+    assert_eq!(shop.backfill(&request).await.state, BackfillState::Published);
+    let plan = shop.engine().plan_rollback(&rollback("back", None)).await.unwrap();
+    assert_eq!(plan.refused, []);
+}
