@@ -341,7 +341,7 @@ async fn main() -> Result<()> {
         println!("{} by schedule: {:?}", day(d)?, engine.run(&run, &worker).await?);
     }
     let range = Selection::Range { first: day(1)?.into(), last: day(2)?.into() };
-    let request = Request::new("robots", range, "robots were counted as visitors", "ada")
+    let request = Request::new("robots", range, "robots were counted as visitors", "analyst")
         .with_job("visits", "v2")
         .with_mode(Mode::Direct)
         .without_kept_rows();

@@ -70,7 +70,7 @@ pub(crate) async fn correct_twice(db: &Path) -> Result<(Vec<String>, usize)> {
         println!("{} with v1: {:?}", day(d)?, engine.run(&run, &worker).await?);
     }
     let range = Selection::Range { first: day(1)?.into(), last: day(2)?.into() };
-    let request = Request::new("refunds", range, "refunded orders are no revenue", "ada")
+    let request = Request::new("refunds", range, "refunded orders are no revenue", "analyst")
         .with_job("revenue", "v2")
         .with_mode(Mode::Direct);
     for time in ["first", "second"] {

@@ -7,6 +7,7 @@
 mod data;
 mod jobs;
 mod numbers;
+mod published;
 pub(crate) mod story;
 
 use std::path::PathBuf;

@@ -62,6 +62,7 @@ pub(crate) fn sums(days: &[Day]) -> (i64, i64) {
 }
 
 /// An error where a number is not what the story says.
+#[allow(clippy::needless_pass_by_value, reason = "callers compare what they have just computed")]
 pub(crate) fn ensure<T: PartialEq + Debug>(what: &str, found: T, expected: T) -> Result<()> {
     match found == expected {
         true => Ok(()),
@@ -74,7 +75,7 @@ pub(crate) fn grouped(number: impl Display) -> String {
     let text = number.to_string();
     let mut grouped = String::new();
     for (place, digit) in text.chars().enumerate() {
-        if place > 0 && (text.len() - place) % 3 == 0 && !grouped.ends_with('-') {
+        if place > 0 && (text.len() - place).is_multiple_of(3) && !grouped.ends_with('-') {
             grouped.push(',');
         }
         grouped.push(digit);

@@ -56,7 +56,7 @@ async fn so_it_is_when_a_shadow_is_published_and_a_rollback_brings_the_country_b
         of: "no-france".into(),
         partitions: None,
         reason: "it was right before".to_owned(),
-        requester: "ada".into(),
+        requester: "analyst".into(),
     };
     let plan = engine.plan_rollback(&undo).await.unwrap();
     let _ = engine.submit(&plan, &undo.requester).await.unwrap();

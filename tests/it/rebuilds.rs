@@ -25,9 +25,10 @@ async fn a_rebuild_with_another_column_replaces_every_day_and_the_schedule_goes_
     scheduled_days(&engine, "daily", (1, 2), "v1").await;
     assert_eq!(world.rows("SELECT day || ' ' || visits FROM daily").await, ["2026-10-01 1", "2026-10-02 5"]);
 
-    let request = Request::new("sources", Selection::WholeTable, "the number of sources is wanted", "ada")
-        .with_job("daily", "v2")
-        .with_schema(SchemaPolicy::Rebuild);
+    let request =
+        Request::new("sources", Selection::WholeTable, "the number of sources is wanted", "analyst")
+            .with_job("daily", "v2")
+            .with_schema(SchemaPolicy::Rebuild);
     assert_eq!(execute(&engine, &request).await.state, BackfillState::AwaitingReview);
     publish(&engine, "sources").await;
     let table = "SELECT day || ' ' || visits || ' ' || sources FROM daily ORDER BY day";

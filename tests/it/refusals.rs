@@ -36,7 +36,7 @@ async fn a_job_that_appends_is_refused_since_running_it_again_would_double_its_r
     let plan = engine.plan(&request("again", (1, 1)).with_job("copy", "v1")).await.unwrap();
     assert!(plan.tasks.is_empty());
     assert!(plan.refused[0].reason.contains("would double its rows"), "{}", plan.refused[0].reason);
-    says(&engine.submit(&plan, &"ada".into()).await.unwrap_err(), "would double its rows");
+    says(&engine.submit(&plan, &"analyst".into()).await.unwrap_err(), "would double its rows");
     let run = RunRequest::scheduled("copy-1", "copy", day(1));
     says(&engine.run(&run, &worker()).await.unwrap_err(), "would double its rows");
     assert_eq!(engine.ledger().position().await.unwrap(), 0);

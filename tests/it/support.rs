@@ -105,7 +105,7 @@ pub(crate) fn worker() -> WorkerId {
 /// The days from first to last, both included.
 pub(crate) fn request(id: &str, days: (u32, u32)) -> Request {
     let range = Selection::Range { first: date(days.0).into(), last: date(days.1).into() };
-    Request::new(id, range, "the test wants it", "ada")
+    Request::new(id, range, "the test wants it", "analyst")
 }
 
 /// One run by schedule; `run` names it.
@@ -131,13 +131,13 @@ pub(crate) async fn execute(engine: &Engine, request: &Request) -> Execution {
         "{:?}",
         plan.refused
     );
-    engine.approve(&request.id, &plan.digest(), &Actor::from("grace"), "").await.unwrap();
+    engine.approve(&request.id, &plan.digest(), &Actor::from("reviewer"), "").await.unwrap();
     engine.execute(&request.id, &worker(), |_| {}).await.unwrap()
 }
 
 /// Approves what is staged, and publishes it.
 pub(crate) async fn publish(engine: &Engine, id: &str) {
-    let (id, reviewer) = (BackfillId::from(id), Actor::from("grace"));
+    let (id, reviewer) = (BackfillId::from(id), Actor::from("reviewer"));
     let review = engine.review(&id).await.unwrap();
     engine.approve(&id, &review.digest, &reviewer, "").await.unwrap();
     assert_eq!(engine.publish(&id, &reviewer, &worker()).await.unwrap(), Publication::Published);

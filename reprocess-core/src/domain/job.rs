@@ -347,8 +347,9 @@ impl Catalog {
     /// What a task of the job over these units may touch in the output.
     pub fn scope(&self, job: &JobSpec, units: &[PartitionKey]) -> Result<Scope> {
         let output = &self.table(&job.output)?.partitioning;
-        let whole = output.dimensions().is_empty() || units.iter().any(PartitionKey::is_whole);
-        if whole || job.unit.as_ref().is_some_and(|unit| unit != output) {
+        let other_unit = job.unit.as_ref().is_some_and(|unit| unit != output);
+        // A unit that binds nothing comes only from a selection that says "the whole table".
+        if output.dimensions().is_empty() || other_unit || units.iter().any(PartitionKey::is_whole) {
             return Ok(Scope::whole_table());
         }
         Scope::keys(units.iter().cloned())

@@ -112,7 +112,7 @@ impl Engine {
             let ask = || self.ledger.claim(id, worker, &can_run, free, ttl, now);
             let claims = match free {
                 0 => Vec::new(),
-                _ => beside(&mut running, watch, retried(self, ask)).await??,
+                _ => meanwhile(&mut running, watch, retried(self, ask)).await??,
             };
             let none = claims.is_empty();
             for claim in claims {
@@ -289,7 +289,7 @@ fn worker_actor(worker: &WorkerId) -> crate::domain::ids::Actor {
 
 /// Waits for a step of the loop while the tasks go on: one that is not polled could hold the very connection that the
 /// step waits for.
-async fn beside<T>(
+async fn meanwhile<T>(
     running: &mut FuturesUnordered<impl Future<Output = Result<(TaskId, TaskState)>>>,
     watch: &(impl Fn(TaskEvent) + Send + Sync),
     step: impl Future<Output = T>,

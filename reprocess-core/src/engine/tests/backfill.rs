@@ -298,3 +298,32 @@ async fn a_backfill_sends_nothing_until_it_is_released_by_name() {
         .unwrap();
     assert_eq!(sent, 1, "the receipt of order 5 went out before");
 }
+
+#[tokio::test]
+async fn a_rollback_whose_day_moves_after_planning_leaves_it_alone_and_says_what_moved() {
+    let shop = Shop::new();
+    shop.scheduled("revenue", 1, 3).await;
+    let _ = shop.backfill(&fix(1, 2)).await;
+    let request = RollbackRequest {
+        id: "back".into(),
+        of: "fix".into(),
+        partitions: None,
+        reason: "wrong".into(),
+        requester: "ann".into(),
+    };
+    let engine = shop.engine();
+    let plan = engine.plan_rollback(&request).await.unwrap();
+    let _ = engine.submit(&plan, &"ann".into()).await.unwrap();
+    engine.approve(&"back".into(), &plan.digest(), &"bob".into(), "").await.unwrap();
+    shop.orders.append_unmanaged(&orders(&[(1, 8, "FR", 1, false)])).unwrap();
+    let late = crate::engine::RunRequest::scheduled("late-1", "revenue", day(1)).with_logic("v2");
+    let _ = engine.run(&late, &worker("schedule")).await.unwrap();
+    let done = engine.execute(&"back".into(), &worker("w1"), |_| {}).await.unwrap();
+    assert_eq!(done.state, BackfillState::Failed);
+    let states: Vec<_> = done.tasks.iter().map(|t| t.state).collect();
+    assert_eq!(states, [TaskState::Failed, TaskState::Committed]);
+    assert!(
+        done.tasks[0].note.as_ref().unwrap().starts_with("production moved since the plan: day=2026-10-01")
+    );
+    assert_eq!(revenues(&shop).await, ["01 FR 10001", "02 DE 900", "02 FR 7000", "03 FR 3000"]);
+}

@@ -107,3 +107,24 @@ async fn fifty_kills_leave_what_a_clean_run_leaves() {
     println!("{kills} kills over {rounds} backfills");
     assert!(kills >= 40, "only {kills} processes were killed at work");
 }
+
+/// Three processes on one file at a time: they wait for each other, each day is computed once, none fails.
+#[tokio::test]
+async fn three_processes_share_a_backfill() {
+    let folder = tempfile::tempdir().unwrap();
+    shop::create(&file(folder.path())).await;
+    let first = shop::open(&file(folder.path()), pace(folder.path(), 0)).await;
+    shop::start(&first).await;
+    let mut children: Vec<_> = (0..3).map(|_| spawn(folder.path())).collect();
+    for child in &mut children {
+        let status = child.wait().unwrap();
+        assert!(status.success(), "{status}");
+    }
+    assert_eq!(shop::contents(&file(folder.path())).await, shop::expected());
+    let rows = shop::recorded(&first).await;
+    assert_eq!(rows.len(), usize::try_from(DAYS).unwrap());
+    let mut computed: Vec<_> =
+        std::fs::read_to_string(folder.path().join("computed")).unwrap().lines().map(str::to_owned).collect();
+    computed.sort();
+    assert_eq!(computed, (0..DAYS).map(|d| shop::date(d).to_string()).collect::<Vec<_>>());
+}
