@@ -440,7 +440,6 @@ async fn a_run_that_is_in_the_ledger_is_not_looked_for_in_the_table_s_history() 
 }
 
 #[tokio::test]
-#[ignore = "a fingerprint over staged inputs is no fingerprint over what was published"]
 async fn a_second_run_of_a_published_shadow_over_two_jobs_has_nothing_to_do() {
     let shop = Shop::new();
     shop.scheduled("revenue", 1, 3).await;
