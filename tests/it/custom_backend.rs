@@ -81,8 +81,14 @@ async fn stage(table: &DirTable, run: &str, days: &[u32], rows: &[(u32, i64)]) -
 }
 
 async fn commit(table: &DirTable, staged: &Staged, base: &Base) -> CommitOutcome {
-    let finish =
-        TaskFinish { records: Vec::new(), task: None, deliver: false, stale: Vec::new(), pinned_at: 0 };
+    let finish = TaskFinish {
+        records: Vec::new(),
+        task: None,
+        deliver: false,
+        stale: Vec::new(),
+        pinned_at: 0,
+        reads: Vec::new(),
+    };
     let entry = CommitEntry {
         scope: staged.scope.clone(),
         change: Change::Apply(staged.clone()),

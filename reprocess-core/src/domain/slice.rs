@@ -76,6 +76,24 @@ impl Slice {
     }
 }
 
+impl Slice {
+    /// Keys that cover all that the slice holds; `whole` where it names no partitions.
+    pub fn keys(&self, partitioning: &Partitioning) -> BTreeSet<PartitionKey> {
+        match (self, partitioning.time()) {
+            (Self::Time(slice), Some((column, calendar))) if column == slice.column => {
+                let further = |key: PartitionKey| {
+                    let others = slice.only.bound().filter(|(name, _)| *name != column);
+                    others.fold(key, |key, (name, value)| key.and(name, value.clone()))
+                };
+                let periods = calendar.keys_in(&slice.interval);
+                periods.map(|period| further(PartitionKey::of(column, period))).collect()
+            }
+            (Self::Partitions(keys), _) => keys.clone(),
+            (Self::Time(_) | Self::AsOf(_) | Self::All, _) => BTreeSet::from([PartitionKey::whole()]),
+        }
+    }
+}
+
 impl fmt::Display for Slice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -1,6 +1,6 @@
 //! What the ledger is told of a task.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use chrono::{DateTime, Utc};
@@ -182,7 +182,32 @@ impl Engine {
             deliver: at.plan.request.deliver,
             stale: self.stale_after(at, result)?,
             pinned_at: result.pinned_at,
+            reads: self.reads(at, result)?,
         })
+    }
+
+    /// The partitions of managed tables in the slices that a task has read. A replay read what was there for another run,
+    /// which the position of its plan says nothing about.
+    fn reads(&self, at: &Attempt<'_>, result: &TaskResult) -> Result<Vec<(TableId, Vec<PartitionKey>)>> {
+        let mut reads = BTreeMap::<_, BTreeSet<_>>::new();
+        if matches!(at.plan.request.inputs, Inputs::Recorded { .. }) {
+            return Ok(Vec::new());
+        }
+        let catalog = self.host.catalog();
+        for pin in result.inputs.values() {
+            let of_table = &catalog.table(&pin.table)?.partitioning;
+            let writers: Vec<_> = catalog.jobs().filter(|job| job.output == pin.table).collect();
+            // Rows of a job with units of its own do not tell which partitions it changed.
+            let other_unit = writers.iter().any(|job| job.unit.as_ref().is_some_and(|unit| unit != of_table));
+            let keys = match other_unit {
+                true => BTreeSet::from([PartitionKey::whole()]),
+                false => pin.slice.keys(of_table),
+            };
+            if !writers.is_empty() {
+                reads.entry(pin.table.clone()).or_default().extend(keys);
+            }
+        }
+        Ok(reads.into_iter().map(|(table, keys)| (table, keys.into_iter().collect())).collect())
     }
 
     /// Downstream partitions that read what this task changes. What the same plan computes is among them until its task

@@ -316,7 +316,8 @@ pub trait RunLedger: LedgerReader + Any {
 
     /// Records a commit: the rows, the tasks as committed, deliveries of the committed attempts released, suppressed or
     /// duplicate, those of other attempts withdrawn, downstream partitions stale. What a partition had become stale by up
-    /// to the position at which the inputs were pinned, or by an earlier task of the same run, it is no longer.
+    /// to the position at which the inputs were pinned, or by an earlier task of the same run, it is no longer; what other
+    /// runs have changed since in the partitions that were read makes it stale.
     /// Idempotent.
     async fn finish(&self, commit: &Commit, entries: &[CommitEntry]) -> Result<()>;
 

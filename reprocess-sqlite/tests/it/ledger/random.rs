@@ -290,6 +290,7 @@ impl Both {
             deliver: self.below(2) == 0,
             stale,
             pinned_at: position.saturating_sub(u64::try_from(self.below(3)).unwrap()),
+            reads: vec![(self.pick(&TABLES).into(), vec![self.pick(&keys())])],
             ..finish(records)
         };
         let entry = entry(told, 1);
