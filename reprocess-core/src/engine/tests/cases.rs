@@ -14,7 +14,7 @@ use crate::domain::scope::Scope;
 use crate::domain::validate::{Expectation, Severity};
 use crate::engine::{Publication, RunOutcome, RunRequest};
 use crate::ports::clock::Clock;
-use crate::ports::ledger::{BackfillState, Change, LedgerReader, RunLedger};
+use crate::ports::ledger::{BackfillState, Change, LedgerReader, RunLedger, TaskState, Transition};
 use crate::ports::reader::SnapshotReader;
 
 fn balances(rows: &[(u32, i64)]) -> arrow_array::RecordBatch {
@@ -156,29 +156,25 @@ async fn a_rollback_that_failed_does_not_count_as_taken_back() {
 }
 
 #[tokio::test]
-async fn a_publication_that_died_while_it_sent_tasks_back_does_not_leave_them_out() {
+async fn a_publication_that_another_process_has_given_up_sends_no_task_back() {
     let shop = Shop::new();
     shop.scheduled("revenue", 1, 3).await;
     let done = shop.backfill(&fix(1, 3).with_mode(Mode::Shadow)).await;
     shop.accept("fix").await;
     let (id, now) = (BackfillId::from("fix"), shop.clock.now());
-    let to = Change {
-        from: BackfillState::AwaitingReview,
-        to: BackfillState::Publishing,
-        by: "ann".into(),
-        approval: None,
-        note: None,
-    };
-    let _ = shop.ledger.transition(&id, &to, now).await.unwrap();
-    shop.ledger.restage(&id, &[done.tasks[1].id], "moved", now).await.unwrap();
-    let engine = shop.engine();
-    let published = engine.publish(&id, &"ann".into(), &worker("w2")).await.unwrap();
-    assert!(matches!(published, Publication::Stale { .. }), "{published:?}");
-    let done = engine.execute(&id, &worker("w2"), |_| {}).await.unwrap();
-    assert_eq!(done.state, BackfillState::AwaitingReview);
-    shop.accept("fix").await;
-    let _ = engine.publish(&id, &"ann".into(), &worker("w2")).await.unwrap();
-    assert_eq!(revenues(&shop).await, ["01 FR 10000", "02 FR 7000", "03 FR 3000"]);
+    let to = |from, to| Change { from, to, by: "ann".into(), approval: None, note: Some("moved".into()) };
+    let publishing = to(BackfillState::AwaitingReview, BackfillState::Publishing);
+    let _ = shop.ledger.transition(&id, &publishing, now).await.unwrap();
+    let _ = shop
+        .ledger
+        .transition(&id, &to(BackfillState::Publishing, BackfillState::Published), now)
+        .await
+        .unwrap();
+    let stale = to(BackfillState::Publishing, BackfillState::Stale);
+    let answer = shop.ledger.restage(&id, &[done.tasks[1].id], &stale, now).await.unwrap();
+    assert_eq!(answer, Transition::Elsewhere(BackfillState::Published));
+    let states: Vec<_> = shop.ledger.tasks(&id).await.unwrap().iter().map(|t| t.state).collect();
+    assert_eq!(states, [TaskState::Cancelled; 3], "what was staged is given up, and nothing is pending");
 }
 
 #[tokio::test]

@@ -258,8 +258,14 @@ impl RunLedger for FaultyLedger {
         self.fuse.around(self.inner.leave(claim, how, now)).await
     }
 
-    async fn restage(&self, id: &BackfillId, tasks: &[TaskId], note: &str, now: DateTime<Utc>) -> Result<()> {
-        self.inner.restage(id, tasks, note, now).await
+    async fn restage(
+        &self,
+        id: &BackfillId,
+        tasks: &[TaskId],
+        change: &StateChange,
+        now: DateTime<Utc>,
+    ) -> Result<Transition> {
+        self.inner.restage(id, tasks, change, now).await
     }
 
     async fn acquire(

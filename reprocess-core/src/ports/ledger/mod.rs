@@ -282,8 +282,15 @@ pub trait RunLedger: LedgerReader + Any {
     /// Leaves a claimed task; `false` where the claim has passed to another attempt or was stopped.
     async fn leave(&self, claim: &Claim, how: Leave, now: DateTime<Utc>) -> Result<bool>;
 
-    /// Makes staged tasks pending again because production moved under them; their deliveries are withdrawn.
-    async fn restage(&self, id: &BackfillId, tasks: &[TaskId], note: &str, now: DateTime<Utc>) -> Result<()>;
+    /// Changes the state as [`transition`](Self::transition) does and, only where it did, makes those of the tasks that
+    /// are staged pending again, since production moved under them; their deliveries are withdrawn.
+    async fn restage(
+        &self,
+        id: &BackfillId,
+        tasks: &[TaskId],
+        change: &Change,
+        now: DateTime<Utc>,
+    ) -> Result<Transition>;
 
     /// Takes a lease on a scope, all or nothing; `None` where one that overlaps is held. Taking it again under the same
     /// holder is a new lease with a greater token.
