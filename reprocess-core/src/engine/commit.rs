@@ -49,8 +49,10 @@ impl Engine {
                     if !what.may_refresh(&moved) {
                         return Ok(Ended::Moved(moved));
                     }
-                    let same_rows = moved.iter().all(|m| m.by == MovedBy::Layout);
-                    self.refresh(&mut what, same_rows).await?;
+                    match moved.iter().all(|m| m.by == MovedBy::Layout) {
+                        true => self.relocate(&mut what, &moved).await?,
+                        false => self.refresh(&mut what).await?,
+                    }
                 }
                 Ok(CommitOutcome::Fenced) => return Ok(Ended::Fenced),
                 Ok(CommitOutcome::SchemaChanged) => {
@@ -114,8 +116,35 @@ impl Engine {
         Ok(Ended::Done)
     }
 
+    /// Goes on to the very versions that hold the same rows in other files: where rows have changed beside that, or
+    /// since, the commit conflicts again and says so.
+    async fn relocate(&self, what: &mut Committing<'_>, moved: &[Moved]) -> Result<()> {
+        for m in moved {
+            for record in what.entries.iter_mut().flat_map(|entry| &mut entry.finish.records) {
+                if record.partition == m.partition && record.base.is_some() {
+                    record.base = Some(m.now.clone());
+                }
+            }
+            what.base.partitions.insert(m.partition.clone(), m.now.clone());
+        }
+        let mut table = None;
+        for entry in &mut what.entries {
+            let head = retried(self, || what.writer.head(&entry.scope)).await?;
+            let expected = |key: &_| head.partitions.get(key) == what.base.partitions.get(key);
+            if !entry.scope.partitions().iter().all(expected) {
+                return Ok(());
+            }
+            if let Change::Apply(staged) = &entry.change {
+                entry.change = Change::Apply(what.writer.rebase(staged, &head).await?);
+            }
+            table.get_or_insert(head.table);
+        }
+        what.base.table = table.unwrap_or_else(|| what.base.table.clone());
+        Ok(())
+    }
+
     /// Takes the base anew, and makes the staged sets fit it. The profile before says nothing about other rows.
-    async fn refresh(&self, what: &mut Committing<'_>, same_rows: bool) -> Result<()> {
+    async fn refresh(&self, what: &mut Committing<'_>) -> Result<()> {
         for entry in &mut what.entries {
             let head = retried(self, || what.writer.head(&entry.scope)).await?;
             if let Change::Apply(staged) = &entry.change {
@@ -126,7 +155,7 @@ impl Engine {
                     head.partitions.get(&record.partition).filter(|now| record.base.as_ref() != Some(now));
                 if let (Some(now), Some(_)) = (now, &record.base) {
                     record.base = Some(now.clone());
-                    record.before = record.before.take().filter(|_| same_rows);
+                    record.before = None;
                 }
             }
             what.base.table = head.table;

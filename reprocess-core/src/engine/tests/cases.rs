@@ -28,6 +28,19 @@ fn balances(rows: &[(u32, i64)]) -> arrow_array::RecordBatch {
     RecordBatch::try_from_iter_with_nullable(columns.map(|(name, array)| (name, array, true))).unwrap()
 }
 
+/// French revenue by day.
+fn revenue_rows(rows: &[(u32, i64)]) -> arrow_array::RecordBatch {
+    use arrow_array::{ArrayRef, Date32Array, Int64Array, RecordBatch, StringArray};
+    let epoch = chrono::NaiveDate::from_ymd_opt(1970, 1, 1).unwrap();
+    let number = |d: u32| i32::try_from((super::shop::date(d) - epoch).num_days()).unwrap();
+    let columns: [(&str, ArrayRef); 3] = [
+        ("day", Arc::new(rows.iter().map(|r| Some(number(r.0))).collect::<Date32Array>())),
+        ("country", Arc::new(rows.iter().map(|_| Some("FR")).collect::<StringArray>())),
+        ("cents", Arc::new(rows.iter().map(|r| Some(r.1)).collect::<Int64Array>())),
+    ];
+    RecordBatch::try_from_iter_with_nullable(columns.map(|(name, array)| (name, array, true))).unwrap()
+}
+
 fn rollback(id: &str, partitions: Option<&[u32]>) -> RollbackRequest {
     RollbackRequest {
         id: id.into(),
@@ -92,16 +105,7 @@ async fn later_intervals_of_a_merge_without_order_are_merged_again_though_unchan
 async fn rows_that_no_run_has_written_are_not_said_to_be_one_s_when_they_come_back() {
     let shop = Shop::new();
     shop.scheduled("revenue", 1, 1).await;
-    let batch = {
-        use arrow_array::{ArrayRef, Date32Array, Int64Array, RecordBatch, StringArray};
-        let columns: [(&str, ArrayRef); 3] = [
-            ("day", Arc::new(Date32Array::from(vec![20727]))),
-            ("country", Arc::new(StringArray::from(vec!["FR"]))),
-            ("cents", Arc::new(Int64Array::from(vec![1]))),
-        ];
-        RecordBatch::try_from_iter_with_nullable(columns.map(|(name, array)| (name, array, true))).unwrap()
-    };
-    shop.revenue.replace_unmanaged(&Scope::key(day(1)).unwrap(), &batch).unwrap();
+    shop.revenue.replace_unmanaged(&Scope::key(day(1)).unwrap(), &revenue_rows(&[(1, 1)])).unwrap();
     let _ = shop.backfill(&fix(1, 1)).await;
     assert_eq!(roll_back(&shop, &rollback("back", None)).await, BackfillState::Published);
     assert_eq!(revenues(&shop).await, ["01 FR 1"]);
@@ -280,7 +284,7 @@ async fn a_refused_plan_holds_no_pins_and_an_ended_one_leaves_those_of_others() 
 async fn two_runs_of_one_worker_exclude_each_other() {
     let shop = Shop::new();
     let fuse = Fuse::new(4, Fault::DiesBefore);
-    let table = Arc::new(FaultyTable { inner: shop.revenue.clone(), fuse: fuse.clone() });
+    let table = Arc::new(FaultyTable::new(shop.revenue.clone(), fuse.clone()));
     let faulty = shop.engine_over(shop.ledger.clone(), table);
     let run = |id: &str| RunRequest::scheduled(id, "revenue", day(1)).with_when_leased(WhenLeased::Skip);
     let (first, other, one) = (run("a"), run("b"), worker("one"));
@@ -461,6 +465,30 @@ async fn what_was_computed_from_a_replaced_day_while_it_was_replaced_is_stale() 
     assert_eq!(contents(&shop.balance).await, ["15000 2026-10-01"]);
     let stale: Vec<_> = shop.ledger.stale().await.unwrap().into_iter().map(|s| s.partition).collect();
     assert_eq!(stale, [day(1)]);
+}
+
+#[tokio::test]
+async fn rows_that_changed_while_files_were_rewritten_are_not_overwritten() {
+    use crate::ports::writer::{CommitOutcome, Moved, MovedBy, PartitionWriter};
+    for changed in [false, true] {
+        let shop = Shop::new();
+        shop.scheduled("revenue", 1, 1).await;
+        let now = shop.revenue.head(&Scope::key(day(1)).unwrap()).await.unwrap().partitions[&day(1)].clone();
+        let table = FaultyTable::new(shop.revenue.clone(), Fuse::new(i64::MAX, Fault::LosesReply));
+        let moved = vec![Moved { partition: day(1), by: MovedBy::Layout, now }];
+        table.answers.lock().unwrap().push(CommitOutcome::Conflicted { moved });
+        let engine = shop.engine_over(shop.ledger.clone(), Arc::new(table));
+        let _ = shop.approved(&engine, &fix(1, 1)).await;
+        if changed {
+            shop.revenue.replace_unmanaged(&Scope::key(day(1)).unwrap(), &revenue_rows(&[(1, 1)])).unwrap();
+        }
+        let done = engine.execute(&"fix".into(), &worker("w1"), |_| {}).await.unwrap();
+        let (state, rows) = match changed {
+            false => (BackfillState::Published, "01 FR 10000"),
+            true => (BackfillState::Failed, "01 FR 1"),
+        };
+        assert_eq!((done.state, revenues(&shop).await), (state, vec![rows.to_owned()]));
+    }
 }
 
 #[tokio::test]

@@ -214,7 +214,7 @@ async fn restaging_makes_staged_tasks_pending_and_leaves_the_others() {
     }
     let id = "fix".into();
     let to = |from, to| Change { note: Some("production moved".into()), ..change(from, to) };
-    let review = to(BackfillState::Running, BackfillState::AwaitingReview);
+    let review = to(Running, BackfillState::AwaitingReview);
     assert_eq!(ledger.transition(&id, &review, at(12)).await.unwrap(), Transition::Done);
     let stale = to(BackfillState::AwaitingReview, BackfillState::Stale);
     assert_eq!(ledger.restage(&id, &[TaskId(1)], &stale, at(20)).await.unwrap(), Transition::Done);
