@@ -139,15 +139,12 @@ pub struct Base {
     /// Version of each key.
     #[serde(with = "entries")]
     pub partitions: BTreeMap<PartitionKey, PartitionVersion>,
-    /// What the backend needs beside it to recognise its own commits; opaque to the engine.
-    #[serde(default, skip_serializing_if = "serde_json::Value::is_null")]
-    pub detail: serde_json::Value,
 }
 
 impl Base {
-    /// A base without detail.
+    /// A base of versions.
     pub fn new(table: TableVersion, partitions: BTreeMap<PartitionKey, PartitionVersion>) -> Self {
-        Self { table, partitions, detail: serde_json::Value::Null }
+        Self { table, partitions }
     }
 
     /// The keys whose version differs from the other base, or is not there.
