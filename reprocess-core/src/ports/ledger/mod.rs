@@ -121,7 +121,7 @@ pub enum Transition {
 /// How a worker leaves a task.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Leave {
-    /// Another attempt may take it, at once.
+    /// Another attempt may take it, at once: storage could not be reached for a while, or the worker stops.
     Pending {
         /// Why it was left.
         note: String,
