@@ -4,6 +4,7 @@ use crate::domain::request::WhenMoved;
 use crate::domain::slice::Base;
 use crate::engine::Engine;
 use crate::engine::lease::retried;
+use crate::engine::record::{Attempt, profile_of};
 use crate::error::{Error, ErrorKind, Result};
 use crate::ports::ledger::Fence;
 use crate::ports::writer::{
@@ -15,6 +16,8 @@ use crate::ports::writer::{
 pub(super) struct Committing<'a> {
     pub(super) writer: &'a dyn PartitionWriter,
     pub(super) entries: Vec<CommitEntry>,
+    /// For each entry the attempt that it is of.
+    pub(super) at: Vec<Attempt<'a>>,
     pub(super) base: Base,
     /// The plan's base: where the search for an earlier commit starts.
     pub(super) since: &'a Base,
@@ -143,21 +146,29 @@ impl Engine {
         Ok(())
     }
 
-    /// Takes the base anew, and makes the staged sets fit it. The profile before says nothing about other rows.
+    /// Takes the base anew, makes the staged sets fit it, and looks again at what they replace. The base is taken first:
+    /// what moves after it conflicts again.
     async fn refresh(&self, what: &mut Committing<'_>) -> Result<()> {
-        for entry in &mut what.entries {
-            let head = retried(self, || what.writer.head(&entry.scope)).await?;
+        let writer = what.writer;
+        for (entry, at) in what.entries.iter_mut().zip(&what.at) {
+            let job = self.host.catalog().job(&at.task.job)?;
+            let head = retried(self, || writer.head(&entry.scope)).await?;
+            let before = self.before(at, writer, job).await?;
+            let mut after: Vec<_> =
+                entry.finish.records.iter().filter_map(|record| record.after.clone()).collect();
             if let Change::Apply(staged) = &entry.change {
-                entry.change = Change::Apply(what.writer.rebase(staged, &head).await?);
+                let staged = writer.rebase(staged, &head).await?;
+                after = self.after(at, writer, job, &staged).await?;
+                entry.change = Change::Apply(staged);
             }
             for record in &mut entry.finish.records {
-                let now =
-                    head.partitions.get(&record.partition).filter(|now| record.base.as_ref() != Some(now));
-                if let (Some(now), Some(_)) = (now, &record.base) {
+                if let (Some(now), Some(_)) = (head.partitions.get(&record.partition), &record.base) {
                     record.base = Some(now.clone());
-                    record.before = None;
                 }
+                record.before = profile_of(&before, &record.partition);
+                record.after = profile_of(&after, &record.partition);
             }
+            entry.finish.stale = self.stale_after(at, &before, &after)?;
             what.base.table = head.table;
             what.base.partitions.extend(head.partitions);
         }

@@ -191,7 +191,7 @@ impl Engine {
     ) -> Result<Ended> {
         let plan = &record.plan;
         let origin = origin(record, worker);
-        let mut entries = Vec::new();
+        let (mut entries, mut attempts) = (Vec::new(), Vec::new());
         let (mut base, mut since) = (None, None);
         for task in tasks {
             let known =
@@ -199,6 +199,7 @@ impl Engine {
             let result =
                 known.result.as_ref().ok_or_else(|| Error::internal("a staged task has no result"))?;
             entries.push(self.published_entry(record, task, known, &origin, beside)?);
+            attempts.push(attempt(plan, task, known, &origin, beside));
             join(&mut base, &result.base);
             join(&mut since, &task.base);
         }
@@ -212,6 +213,7 @@ impl Engine {
             let what = Committing {
                 writer,
                 entries: entries.clone(),
+                at: attempts.clone(),
                 base: base.clone(),
                 since: &since,
                 fence,
@@ -220,8 +222,7 @@ impl Engine {
             };
             let ended = self.commit(what).await?;
             let Ended::Moved(_) = &ended else { return Ok(ended) };
-            let at = attempt(plan, tasks[0], &staged[&tasks[0].id], &origin, beside);
-            match self.after_own_commits(&at, writer, &scope, &base).await? {
+            match self.after_own_commits(&attempts[0], writer, &scope, &base).await? {
                 Some(own) => base = own,
                 None => return Ok(ended),
             }

@@ -41,7 +41,7 @@ pub(super) struct Beside {
 }
 
 /// One attempt at a task.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub(super) struct Attempt<'a> {
     pub(super) plan: &'a Plan,
     pub(super) task: &'a Task,
@@ -180,7 +180,7 @@ impl Engine {
             records: self.records(at, Some(result), RunStatus::Committed, None)?,
             task,
             deliver: at.plan.request.deliver,
-            stale: self.stale_after(at, result)?,
+            stale: self.stale_after(at, &result.before, &result.after)?,
             pinned_at: result.pinned_at,
             reads: self.reads(at, result)?,
         })
@@ -212,15 +212,16 @@ impl Engine {
 
     /// Downstream partitions that read what this task changes. What the same plan computes is among them until its task
     /// has succeeded, and what it reaches in turn is left to that task.
-    fn stale_after(
+    pub(super) fn stale_after(
         &self,
         at: &Attempt<'_>,
-        result: &TaskResult,
+        before: &[Profile],
+        after: &[Profile],
     ) -> Result<Vec<(JobName, TableId, PartitionKey)>> {
         let mut changed = Changed::beside(Arc::clone(&at.beside.planned));
         let content = |profiles: &[Profile], key: &PartitionKey| profile_of(profiles, key).map(|p| p.content);
         let differs = |key: &PartitionKey| {
-            let (before, after) = (content(&result.before, key), content(&result.after, key));
+            let (before, after) = (content(before, key), content(after, key));
             before.is_none() || before != after
         };
         changed.add(&at.task.table, at.task.scope.partitions().into_iter().filter(differs));

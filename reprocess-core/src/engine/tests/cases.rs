@@ -492,6 +492,28 @@ async fn rows_that_changed_while_files_were_rewritten_are_not_overwritten() {
 }
 
 #[tokio::test]
+async fn what_was_overwritten_is_recorded_as_it_was_and_not_as_it_was_staged_on() {
+    let shop = Shop::new();
+    shop.scheduled("revenue", 1, 1).await;
+    shop.scheduled("balance", 1, 1).await;
+    let mut request = fix(1, 1).with_job("revenue", "v1").with_mode(Mode::Shadow).with_force();
+    request.when_moved = crate::domain::request::WhenMoved::Overwrite;
+    let _ = shop.backfill(&request).await;
+    shop.accept("fix").await;
+    shop.revenue.replace_unmanaged(&Scope::key(day(1)).unwrap(), &revenue_rows(&[(1, 1)])).unwrap();
+    let published = shop.engine().publish(&"fix".into(), &"ann".into(), &worker("w1")).await.unwrap();
+    assert_eq!(published, Publication::Published);
+    let rows = shop.ledger.changes(&"fix".into()).await.unwrap();
+    let cents = |profile: &Option<crate::domain::profile::Profile>| {
+        profile.as_ref().unwrap().totals["cents"].to_string()
+    };
+    let record = &rows[0].record;
+    assert_eq!((cents(&record.before), cents(&record.after)), ("1".to_owned(), "15000".to_owned()));
+    let stale: Vec<_> = shop.ledger.stale().await.unwrap().into_iter().map(|s| s.partition).collect();
+    assert_eq!(stale, [day(1)], "it may have been read with the rows that were there for a while");
+}
+
+#[tokio::test]
 #[ignore = "each interval but the last is refused"]
 async fn a_merge_of_several_intervals_can_be_taken_back() {
     let shop = Shop::new();
