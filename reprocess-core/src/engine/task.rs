@@ -121,7 +121,7 @@ impl Engine {
         fence: Option<&Fence>,
     ) -> Result<Option<TaskEnd>> {
         let writer = self.host.writer(&at.task.table)?.as_ref();
-        let entry = self.entry(at, change, &result)?;
+        let mut entry = self.entry(at, change, &result)?;
         let mut base = at.task.base.clone();
         loop {
             let ended = self
@@ -141,7 +141,10 @@ impl Engine {
                 Ended::Fenced => return Ok(None),
                 Ended::Moved(moved) => match self.after_own_commits(at, writer, &at.task.scope, &base).await?
                 {
-                    Some(own) => base = own,
+                    Some(own) => {
+                        base = own;
+                        expect(std::slice::from_mut(&mut entry), &base);
+                    }
                     None => return Err(has_moved(&moved)),
                 },
             }
@@ -326,6 +329,13 @@ impl Engine {
             true => TaskEnd::Staged(Box::new(result)),
             false => TaskEnd::Lost,
         })
+    }
+}
+
+/// Tells the records of entries the base that they are committed on.
+pub(super) fn expect(entries: &mut [CommitEntry], base: &Base) {
+    for record in entries.iter_mut().flat_map(|entry| &mut entry.finish.records) {
+        record.base = record.version_in(base).cloned();
     }
 }
 
