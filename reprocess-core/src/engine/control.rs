@@ -55,6 +55,14 @@ impl Engine {
             return Ok(Submission::NothingToDo);
         }
         self.check_host(plan)?;
+        // The other way round than a run is checked: the work of the two could not be told apart.
+        if self.ledger.run(&plan.run()).await?.iter().any(|row| row.record.backfill.is_none()) {
+            return Err(refuse(
+                id,
+                format!("a run outside of any backfill is called `{}`", plan.run()),
+                "choose another name",
+            ));
+        }
         let filed = match self.hold(plan).await {
             Ok(()) => self.ledger.submit(plan, by, self.clock.now()).await,
             Err(error) => Err(error),
