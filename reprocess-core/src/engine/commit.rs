@@ -124,7 +124,7 @@ impl Engine {
     async fn relocate(&self, what: &mut Committing<'_>, moved: &[Moved]) -> Result<()> {
         for m in moved {
             for record in what.entries.iter_mut().flat_map(|entry| &mut entry.finish.records) {
-                if record.partition == m.partition && record.base.is_some() {
+                if record.scope.covers(&m.partition) && m.partition.covers(&record.partition) {
                     record.base = Some(m.now.clone());
                 }
             }
@@ -162,9 +162,7 @@ impl Engine {
                 entry.change = Change::Apply(staged);
             }
             for record in &mut entry.finish.records {
-                if let (Some(now), Some(_)) = (head.partitions.get(&record.partition), &record.base) {
-                    record.base = Some(now.clone());
-                }
+                record.base = record.version_in(&head).cloned();
                 record.before = profile_of(&before, &record.partition);
                 record.after = profile_of(&after, &record.partition);
             }

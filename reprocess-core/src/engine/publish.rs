@@ -17,6 +17,7 @@ use crate::engine::control::wrong_state;
 use crate::engine::execute::origin;
 use crate::engine::lease::{Held, Kept, Leased};
 use crate::engine::record::{Attempt, Beside, Origin};
+use crate::engine::task::expect;
 use crate::error::{Error, ErrorKind, Result};
 use crate::ports::ledger::rules::dependents;
 use crate::ports::ledger::{
@@ -223,7 +224,10 @@ impl Engine {
             let ended = self.commit(what).await?;
             let Ended::Moved(_) = &ended else { return Ok(ended) };
             match self.after_own_commits(&attempts[0], writer, &scope, &base).await? {
-                Some(own) => base = own,
+                Some(own) => {
+                    base = own;
+                    expect(&mut entries, &base);
+                }
                 None => return Ok(ended),
             }
         }

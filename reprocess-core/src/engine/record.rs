@@ -109,9 +109,12 @@ impl Engine {
             (_, WriteMode::Merge(_)) => Op::Merge,
             _ => Op::Replace,
         };
-        // Merges of several intervals share the scope of the whole table, so the units tell them apart.
-        let digest = match Scope::keys(at.task.units.iter().cloned()) {
-            Ok(units) if op == Op::Merge => units.digest(),
+        // Merges of several intervals share the scope of the whole table, so the units tell them apart; one rollback may
+        // take back several runs of one unit.
+        let merges = matches!(job.write, WriteMode::Merge(_));
+        let digest = match (Scope::keys(at.task.units.iter().cloned()), &at.task.action) {
+            (Ok(units), Action::Restore { undo, .. }) if merges => format!("{}.{undo}", units.digest()),
+            (Ok(units), _) if merges => units.digest(),
             _ => at.task.scope.digest(),
         };
         Ok(StampId {
@@ -157,7 +160,7 @@ impl Engine {
                 Inputs::Recorded { by } => Some(by.clone()),
                 Inputs::Current => None,
             },
-            base: result.map_or(&at.task.base, |r| &r.base).partitions.get(unit).cloned(),
+            base: None,
             output: None,
             output_partition: None,
             before: result.and_then(|r| profile_of(&r.before, unit)),
@@ -170,7 +173,12 @@ impl Engine {
             finished_at: self.clock.now(),
             worker: at.origin.worker.clone(),
         };
-        Ok(at.task.units.iter().map(record).collect())
+        let base = result.map_or(&at.task.base, |r| &r.base);
+        let on_base = |mut record: RunRecord| {
+            record.base = record.version_in(base).cloned();
+            record
+        };
+        Ok(at.task.units.iter().map(record).map(on_base).collect())
     }
 
     /// What the ledger is told with a commit.

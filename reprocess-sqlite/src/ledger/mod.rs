@@ -27,7 +27,7 @@ use reprocess_core::domain::plan::{Plan, TaskId};
 use reprocess_core::domain::scope::Scope;
 use reprocess_core::ports::delivery::Delivery;
 use reprocess_core::ports::ledger::{
-    Change, Claim, Fence, Leave, RunLedger, RunRecord, Submitted, TaskResult, Transition,
+    Change, Claim, Fence, Leave, RunLedger, RunRecord, Submitted, TaskResult, TaskState, Transition,
 };
 use reprocess_core::ports::writer::{Commit, CommitEntry, StagedId};
 use sqlx::{Sqlite, Transaction};
@@ -160,7 +160,23 @@ impl RunLedger for SqliteLedger {
         let mut tx = self.db.begin_write().await?;
         let answer = backfill::transition(&mut tx, id, change, now).await?;
         if answer == Transition::Done {
-            task::restage(&mut tx, id, tasks, change.note.as_deref(), now).await?;
+            task::unstage(&mut tx, id, tasks, TaskState::Pending, change, now).await?;
+        }
+        written(tx, answer).await
+    }
+
+    async fn discard_staged(
+        &self,
+        id: &BackfillId,
+        tasks: &[TaskId],
+        change: &Change,
+        now: DateTime<Utc>,
+    ) -> Result<Transition> {
+        let mut tx = self.db.begin_write().await?;
+        let answer = backfill::transition(&mut tx, id, change, now).await?;
+        if answer == Transition::Done {
+            let tasks = task::with_later(&mut tx, id, tasks).await?;
+            task::unstage(&mut tx, id, &tasks, TaskState::Cancelled, change, now).await?;
         }
         written(tx, answer).await
     }

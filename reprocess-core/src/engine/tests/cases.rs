@@ -514,15 +514,84 @@ async fn what_was_overwritten_is_recorded_as_it_was_and_not_as_it_was_staged_on(
 }
 
 #[tokio::test]
-#[ignore = "each interval but the last is refused"]
-async fn a_merge_of_several_intervals_can_be_taken_back() {
+async fn rows_that_an_outside_writer_took_from_a_merged_table_come_back() {
     let shop = Shop::new();
-    shop.scheduled("customers", 1, 2).await;
+    shop.scheduled("customers", 1, 5).await;
+    let again = async |run: &str| {
+        let run = RunRequest::scheduled(run, "customers", day(5));
+        shop.engine().run(&run, &worker("schedule")).await.unwrap()
+    };
+    assert!(matches!(again("same").await, RunOutcome::Skipped(_)));
+    let none = {
+        use arrow_array::{ArrayRef, Int64Array, RecordBatch, StringArray};
+        let columns: [(&str, ArrayRef); 3] = [
+            ("country", Arc::new(StringArray::from(Vec::<&str>::new()))),
+            ("id", Arc::new(Int64Array::from(Vec::<i64>::new()))),
+            ("cents", Arc::new(Int64Array::from(Vec::<i64>::new()))),
+        ];
+        RecordBatch::try_from_iter_with_nullable(columns.map(|(name, array)| (name, array, true))).unwrap()
+    };
+    shop.customers.replace_unmanaged(&Scope::whole_table(), &none).unwrap();
+    assert_eq!(again("after").await, RunOutcome::Committed);
+    assert_eq!(contents(&shop.customers).await, ["1000 FR 7"]);
+    assert!(matches!(again("then").await, RunOutcome::Skipped(_)));
+    let request = Request::new("all", days(1, 5), "rows are missing", "ann")
+        .with_job("customers", "v1")
+        .with_mode(Mode::Direct);
+    let done = shop.backfill(&request).await;
+    assert_eq!(done.tasks.len(), 4, "day 5 is there since");
+    assert_eq!(contents(&shop.customers).await, ["1000 FR 7", "900 DE 4"]);
+    assert!(shop.engine().plan(&request).await.unwrap().is_empty());
+}
+
+#[tokio::test]
+async fn a_merge_of_several_intervals_can_be_taken_back() {
+    for merge in [MergeSpec::by(["country"]).newer("id"), MergeSpec::by(["country"])] {
+        let shop = Shop::new();
+        let engine = shop.engine_merging(merge);
+        for d in 1..=2 {
+            let run = RunRequest::scheduled(format!("customers-{d}"), "customers", day(d));
+            let _ = engine.run(&run, &worker("schedule")).await.unwrap();
+        }
+        let before = contents(&shop.customers).await;
+        let request = Request::new("fix", days(1, 5), "all of it", "ann")
+            .with_job("customers", "v1")
+            .with_mode(Mode::Direct)
+            .with_force();
+        let _ = shop.approved(&engine, &request).await;
+        let done = engine.execute(&"fix".into(), &worker("w1"), |_| {}).await.unwrap();
+        assert_eq!(done.state, BackfillState::Published);
+        assert_eq!(contents(&shop.customers).await, ["1000 FR 7", "900 DE 4"]);
+        let last = engine.plan_rollback(&rollback("part", Some(&[5]))).await.unwrap();
+        assert_eq!((last.refused, last.tasks.len()), (vec![], 1));
+        let first = engine.plan_rollback(&rollback("part", Some(&[1]))).await.unwrap();
+        assert_eq!(
+            first.refused[0].reason,
+            "run `fix.1` has merged day=2026-10-05 into the same rows since, and is not to be taken back"
+        );
+        let plan = engine.plan_rollback(&rollback("back", None)).await.unwrap();
+        assert_eq!(plan.refused, []);
+        let _ = engine.submit(&plan, &"ann".into()).await.unwrap();
+        engine.approve(&"back".into(), &plan.digest(), &"bob".into(), "").await.unwrap();
+        let done = engine.execute(&"back".into(), &worker("w1"), |_| {}).await.unwrap();
+        assert_eq!(done.state, BackfillState::Published, "{:?}", done.tasks);
+        assert_eq!(contents(&shop.customers).await, before);
+        assert_eq!(engine.backfill(&"fix".into()).await.unwrap().state, BackfillState::RolledBack);
+    }
+}
+
+#[tokio::test]
+async fn merges_between_which_somebody_else_wrote_are_not_taken_back() {
+    let shop = Shop::new();
     let request = Request::new("fix", days(1, 5), "all of it", "ann")
         .with_job("customers", "v1")
-        .with_mode(Mode::Direct)
-        .with_force();
-    assert_eq!(shop.backfill(&request).await.state, BackfillState::Published);
+        .with_mode(Mode::Direct);
+    let _ = shop.backfill(&request).await;
+    let other = RunRequest::scheduled("other", "customers", day(3)).with_force();
+    let _ = shop.engine().run(&other, &worker("schedule")).await.unwrap();
     let plan = shop.engine().plan_rollback(&rollback("back", None)).await.unwrap();
-    assert_eq!(plan.refused, []);
+    assert!(plan.tasks.is_empty());
+    assert_eq!(plan.refused.len(), 5);
+    let reason = &plan.refused[0].reason;
+    assert!(reason.starts_with("run `other` has replaced it since"), "{reason}");
 }

@@ -280,6 +280,16 @@ impl RunLedger for FaultyLedger {
         self.inner.restage(id, tasks, change, now).await
     }
 
+    async fn discard_staged(
+        &self,
+        id: &BackfillId,
+        tasks: &[TaskId],
+        change: &StateChange,
+        now: DateTime<Utc>,
+    ) -> Result<Transition> {
+        self.inner.discard_staged(id, tasks, change, now).await
+    }
+
     async fn acquire(
         &self,
         table: &TableId,

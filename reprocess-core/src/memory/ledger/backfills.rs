@@ -1,5 +1,7 @@
 //! Submitting backfills and changing their state.
 
+use std::collections::BTreeSet;
+
 use chrono::{DateTime, Utc};
 
 use super::state::{Opened, State, TaskEntry};
@@ -67,6 +69,30 @@ impl State {
         change: &Change,
         now: DateTime<Utc>,
     ) -> Result<Transition> {
+        self.unstage(id, tasks, TaskState::Pending, change, now)
+    }
+
+    pub(super) fn discard_staged(
+        &mut self,
+        id: &BackfillId,
+        tasks: &[TaskId],
+        change: &Change,
+        now: DateTime<Utc>,
+    ) -> Result<Transition> {
+        let mut all: BTreeSet<_> = tasks.iter().copied().collect();
+        all.extend(rules::dependents(&self.latest_mut(id)?.record.plan, &all));
+        let tasks: Vec<_> = all.into_iter().collect();
+        self.unstage(id, &tasks, TaskState::Cancelled, change, now)
+    }
+
+    fn unstage(
+        &mut self,
+        id: &BackfillId,
+        tasks: &[TaskId],
+        becomes: TaskState,
+        change: &Change,
+        now: DateTime<Utc>,
+    ) -> Result<Transition> {
         let answer = self.transition(id, change, now)?;
         if answer != Transition::Done {
             return Ok(answer);
@@ -79,8 +105,10 @@ impl State {
                 continue;
             }
             stamps.extend(record.result.take().and_then(|r| r.staged).map(|staged| staged.id.stamp));
-            record.state = TaskState::Pending;
-            record.queued_at = now;
+            record.state = becomes;
+            if becomes == TaskState::Pending {
+                record.queued_at = now;
+            }
             record.note.clone_from(&change.note);
         }
         self.deliveries.withdraw(now, |delivery| stamps.contains(&delivery.staged.stamp));

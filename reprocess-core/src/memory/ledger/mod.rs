@@ -115,6 +115,16 @@ impl RunLedger for MemoryLedger {
         self.lock()?.restage(id, tasks, change, now)
     }
 
+    async fn discard_staged(
+        &self,
+        id: &BackfillId,
+        tasks: &[TaskId],
+        change: &Change,
+        now: DateTime<Utc>,
+    ) -> Result<Transition> {
+        self.lock()?.discard_staged(id, tasks, change, now)
+    }
+
     async fn acquire(
         &self,
         table: &TableId,

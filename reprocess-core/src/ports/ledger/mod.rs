@@ -292,6 +292,17 @@ pub trait RunLedger: LedgerReader + Any {
         now: DateTime<Utc>,
     ) -> Result<Transition>;
 
+    /// Changes the state as [`transition`](Self::transition) does and, only where it did, cancels those of the tasks, and
+    /// of all that wait for them, that are staged, since a reviewer wants to be rid of them; their deliveries are
+    /// withdrawn.
+    async fn discard_staged(
+        &self,
+        id: &BackfillId,
+        tasks: &[TaskId],
+        change: &Change,
+        now: DateTime<Utc>,
+    ) -> Result<Transition>;
+
     /// Takes a lease on a scope, all or nothing; `None` where one that overlaps is held. Taking it again under the same
     /// holder is a new lease with a greater token.
     async fn acquire(

@@ -107,7 +107,7 @@ pub struct RunRecord {
     pub inputs: BTreeMap<String, Pin>,
     /// Whether the inputs were those that an earlier run recorded, and which.
     pub replays: Option<RunId>,
-    /// What it expected to replace.
+    /// What it expected to replace; of a unit that shares its scope with others, the version of the scope.
     pub base: Option<PartitionVersion>,
     /// Version of the table after the commit.
     pub output: Option<TableVersion>,
@@ -132,6 +132,23 @@ pub struct RunRecord {
     pub finished_at: DateTime<Utc>,
     /// Who did it.
     pub worker: WorkerId,
+}
+
+impl RunRecord {
+    /// Whether the partition is no key of the scope: intervals that are merged into the same rows have no versions of
+    /// their own, and stand under that of the scope.
+    pub fn shares_scope(&self) -> bool {
+        !self.scope.partitions().contains(&self.partition)
+    }
+
+    /// The version that a base or head has for the record: of its partition, else of the key of the scope above it.
+    pub fn version_in<'a>(&self, base: &'a Base) -> Option<&'a PartitionVersion> {
+        let above = || {
+            let keys = self.scope.partitions().into_iter().filter(|key| key.covers(&self.partition));
+            keys.filter_map(|key| base.partitions.get(&key)).next()
+        };
+        base.partitions.get(&self.partition).or_else(above)
+    }
 }
 
 /// A record with its place in the ledger.

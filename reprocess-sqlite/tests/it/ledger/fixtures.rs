@@ -1,14 +1,16 @@
 //! Small plans, records and commits.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Duration;
 
+use arrow_schema::Schema;
 use chrono::{DateTime, Utc};
 use reprocess_core::domain::estimate::{EstimateInput, History, estimate};
 use reprocess_core::domain::ids::{Actor, JobName, LogicVersion, PartitionVersion};
 use reprocess_core::domain::partition::PartitionKey;
 use reprocess_core::domain::plan::Plan;
-use reprocess_core::domain::request::{Request, Selection};
+use reprocess_core::domain::request::{Request, SchemaPolicy, Selection};
 use reprocess_core::domain::scope::Scope;
 use reprocess_core::domain::slice::{Base, Kept};
 use reprocess_core::domain::value::Value;
@@ -17,7 +19,9 @@ use reprocess_core::ports::ledger::{
     BackfillState, Change, Claim, DeliveryFilter, RunLedger, RunRecord, Submitted, TaskFinish, TaskResult,
     TaskState, Transition,
 };
-use reprocess_core::ports::writer::{self, Commit, CommitEntry, Op, StagedId, StampId};
+use reprocess_core::ports::writer::{
+    self, Commit, CommitEntry, Intent, Op, Staged, StagedId, StampId, Visibility,
+};
 use reprocess_sqlite::{Durability, SqliteConfig, SqliteLedger};
 use serde_json::json;
 
@@ -133,6 +137,23 @@ pub(super) fn mail(key: &str) -> Delivery {
 
 pub(super) fn staged(run: &str, attempt: u32) -> StagedId {
     StagedId { stamp: stamp(run, &day(1)), attempt }
+}
+
+/// What the first attempt of run `fix.1` staged for the first day.
+pub(super) fn staged_set() -> Staged {
+    let key = day(1);
+    Staged {
+        id: staged("fix.1", 1),
+        scope: scope(&key),
+        intent: Intent::Replace,
+        visibility: Visibility::Direct,
+        schema_policy: SchemaPolicy::Refuse,
+        schema: Arc::new(Schema::empty()),
+        received: BTreeSet::from([key]),
+        profiles: Vec::new(),
+        digest: "d".into(),
+        payload: serde_json::Value::Null,
+    }
 }
 
 pub(super) async fn submit(ledger: &dyn RunLedger, plan: &Plan) {

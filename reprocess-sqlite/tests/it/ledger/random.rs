@@ -104,13 +104,14 @@ impl Both {
     }
 
     async fn step(&mut self) -> String {
-        let what = self.below(21);
+        let what = self.below(22);
         match what {
             0 => self.submit().await,
             1 | 2 => self.transition().await,
             3..=5 => self.claim().await,
             6 | 7 | 16 | 17 | 18 if !self.claims.is_empty() => self.leave().await,
             8 => self.restage().await,
+            21 => self.discard().await,
             9 => self.acquire().await,
             10 if !self.fences.is_empty() => self.leases().await,
             11 => self.prepare().await,
@@ -227,6 +228,16 @@ impl Both {
         let from = known.unwrap_or(BackfillState::Publishing);
         let stale = Change { note: Some("moved".into()), ..change(from, to) };
         let _ = call!(self.restage(&id, &tasks, &stale, now));
+    }
+
+    async fn discard(&mut self) {
+        let id: BackfillId = self.pick(&BACKFILLS).into();
+        let tasks = [self.pick(&[TaskId(0), TaskId(1), TaskId(7)])];
+        let known = self.memory.backfill(&id).await.unwrap().map(|record| record.state);
+        let from = known.unwrap_or(BackfillState::AwaitingReview);
+        let change = Change { note: Some("wrong".into()), ..change(from, BackfillState::AwaitingReview) };
+        let now = at(self.now);
+        let _ = call!(self.discard_staged(&id, &tasks, &change, now));
     }
 
     async fn found_unchanged(&mut self) {

@@ -24,6 +24,7 @@ laws! {
     a_failure_blocks_all_that_waits_and_a_retry_opens_it_again,
     a_stop_cancels_what_is_open_and_withdraws_what_it_would_have_sent,
     restaging_makes_staged_tasks_pending_again,
+    discarding_cancels_staged_tasks_and_those_that_wait_for_them,
     progress_counts_tasks_and_the_time_they_took,
     leases_exclude_each_other_where_their_scopes_overlap,
     a_lease_that_ran_out_is_free_and_its_fence_void_once_taken,
@@ -213,6 +214,36 @@ mod laws {
         assert_eq!((task.result, task.note.as_deref(), task.queued_at), (None, Some("moved"), at(20)));
         move_to(ledger, "fix", Stale, Running, 20).await;
         assert_eq!(numbers(&claim(ledger, "w1", 9, 21).await), [0], "the second waits for the first again");
+    }
+
+    pub(super) async fn discarding_cancels_staged_tasks_and_those_that_wait_for_them(ledger: &dyn RunLedger) {
+        run(ledger, &plan("fix", &days(4), &[&[], &[0], &[1], &[]])).await;
+        for now in [10, 12, 14, 16] {
+            for claim in claim(ledger, "w1", 2, now).await {
+                let mut result = result();
+                if claim.task == TaskId(1) {
+                    ledger
+                        .prepare_deliveries(&staged("fix.1", 1), Some(&"fix".into()), &[mail("a")], at(now))
+                        .await
+                        .unwrap();
+                    result.staged = Some(staged_set());
+                }
+                assert!(ledger.leave(&claim, Leave::Staged(Box::new(result)), at(now + 1)).await.unwrap());
+            }
+        }
+        let id = "fix".into();
+        let discard = Change { note: Some("wrong".into()), ..change(AwaitingReview, AwaitingReview) };
+        let answer = ledger.discard_staged(&id, &[TaskId(1)], &discard, at(19)).await.unwrap();
+        assert_eq!(answer, Transition::Elsewhere(Running));
+        use TaskState::{Cancelled as Gone, Staged};
+        assert_eq!(states(ledger).await, [Staged; 4]);
+        move_to(ledger, "fix", Running, AwaitingReview, 20).await;
+        let answer = ledger.discard_staged(&id, &[TaskId(1)], &discard, at(21)).await.unwrap();
+        assert_eq!(answer, Transition::Done);
+        assert_eq!(states(ledger).await, [Staged, Gone, Gone, Staged]);
+        let task = ledger.tasks(&id).await.unwrap().remove(2);
+        assert_eq!((task.result, task.note.as_deref()), (None, Some("wrong")));
+        assert_eq!(deliveries(ledger).await, [DeliveryState::Withdrawn]);
     }
 
     pub(super) async fn progress_counts_tasks_and_the_time_they_took(ledger: &dyn RunLedger) {
