@@ -123,6 +123,28 @@ impl Commit {
     }
 }
 
+impl Commit {
+    /// What several commits said, oldest first; one that comes twice in a row counts once, and of none there is nothing
+    /// to say. The answer to a request whose entries were committed apart: nothing is kept, since what one commit kept
+    /// would not restore all.
+    pub fn sum(commits: impl IntoIterator<Item = Self>) -> Option<Self> {
+        commits.into_iter().reduce(|sum, next| {
+            if sum.version == next.version {
+                return sum;
+            }
+            let mut partitions = sum.partitions.partitions;
+            partitions.extend(next.partitions.partitions);
+            Self {
+                partitions: Base::new(next.version.clone(), partitions),
+                version: next.version,
+                attempts: sum.attempts.into_iter().chain(next.attempts).collect(),
+                kept: None,
+                recorded: sum.recorded && next.recorded,
+            }
+        })
+    }
+}
+
 impl PartitionVersion {
     /// The version of several partitions together: another one where any of them has another, or where one comes or
     /// goes. For readers whose slices hold many partitions.

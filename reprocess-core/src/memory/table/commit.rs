@@ -16,29 +16,32 @@ use crate::ports::writer::{
 };
 
 impl State {
-    /// Commits all entries or none. Whether the fence is the current one was asked before.
-    pub(super) fn commit(&mut self, request: CommitRequest<'_>, fenced: bool) -> Result<CommitOutcome> {
+    /// Commits all entries that are not committed yet, or none. `lost` says of each whether its lease or its task has
+    /// passed to another, which was asked before.
+    pub(super) fn commit(&mut self, request: CommitRequest<'_>, lost: &[bool]) -> Result<CommitOutcome> {
         self.check_request(&request)?;
-        if let Some(commit) = self.earlier(request.entries)? {
-            return Ok(CommitOutcome::AlreadyCommitted(commit.clone()));
+        let committed = |entry: &&CommitEntry| self.find_stamp(&entry.stamp).is_some();
+        let (done, open): (Vec<_>, Vec<_>) = request.entries.iter().partition(committed);
+        if open.is_empty() {
+            return self.said_of(&done).map(CommitOutcome::AlreadyCommitted);
         }
-        let moved = self.moved(&request)?;
+        let moved = self.moved(&request, &open)?;
         if !moved.is_empty() {
             return Ok(CommitOutcome::Conflicted { moved });
         }
-        if fenced {
+        if request.entries.iter().zip(lost).any(|(entry, lost)| *lost && !committed(&entry)) {
             return Ok(CommitOutcome::Fenced);
         }
-        let Some(schema) = self.schema_after(request.entries)? else {
+        let Some(schema) = self.schema_after(&open)? else {
             return Ok(CommitOutcome::SchemaChanged);
         };
-        let mut writes = Vec::with_capacity(request.entries.len());
-        for entry in request.entries {
+        let mut writes = Vec::with_capacity(open.len());
+        for entry in &open {
             writes.push((entry.scope.clone(), self.after(entry, &schema)?));
         }
         let before = self.version;
         self.write(&schema, writes)?;
-        Ok(CommitOutcome::Committed(self.log(&request, before)?))
+        Ok(CommitOutcome::Committed(self.log(&request, &done, &open, before)?))
     }
 
     /// Refuses what no backend could commit.
@@ -75,26 +78,24 @@ impl State {
         Ok(())
     }
 
-    /// The commit that has the entries already. Where only some were committed, or not together, no one answer is true.
-    fn earlier(&self, entries: &[CommitEntry]) -> Result<Option<&Commit>> {
-        let of = |commit: &&Commit, stamp: &StampId| commit.attempts.iter().any(|(known, _)| known == stamp);
-        let found: Vec<_> =
-            entries.iter().map(|e| self.commits.iter().find(|commit| of(commit, &e.stamp))).collect();
-        let first = found.first().copied().flatten();
-        if found.iter().all(|commit| commit.map(|c| &c.version) == first.map(|c| &c.version)) {
-            return Ok(first);
-        }
-        Err(Error::new(
-            ErrorKind::State,
-            "some entries of the commit were committed before, in other company",
-        )
-        .with_context("table", &self.spec.id)
-        .with_advice("ask for the commit of each stamp, and commit the others"))
+    /// The first commit that completed a stamp.
+    fn find_stamp(&self, stamp: &StampId) -> Option<&Commit> {
+        self.commits.iter().find(|commit| commit.attempts.iter().any(|(known, _)| known == stamp))
     }
 
-    fn moved(&self, request: &CommitRequest<'_>) -> Result<Vec<Moved>> {
+    /// What the commits of entries that are all done said.
+    fn said_of(&self, entries: &[&CommitEntry]) -> Result<Commit> {
+        let done = |commit: &&Commit| {
+            let of = |stamp: &StampId| self.find_stamp(stamp).is_some_and(|c| c.version == commit.version);
+            entries.iter().any(|entry| of(&entry.stamp))
+        };
+        let commits = self.commits.iter().filter(done).cloned();
+        Commit::sum(commits).ok_or_else(|| Error::internal("nothing was committed"))
+    }
+
+    fn moved(&self, request: &CommitRequest<'_>, open: &[&CommitEntry]) -> Result<Vec<Moved>> {
         let mut moved = Vec::new();
-        for entry in request.entries {
+        for entry in open {
             for (partition, version) in self.head(&entry.scope)?.partitions {
                 if request.base.partitions.get(&partition) != Some(&version) {
                     moved.push(Moved { partition, by: MovedBy::Content });
@@ -105,7 +106,7 @@ impl State {
     }
 
     /// The columns after the commit; `None` where those of the table are no longer such that the rows fit.
-    fn schema_after(&self, entries: &[CommitEntry]) -> Result<Option<SchemaRef>> {
+    fn schema_after(&self, entries: &[&CommitEntry]) -> Result<Option<SchemaRef>> {
         let mut after = self.schema().ok_or_else(|| self.not_there())?.clone();
         for entry in entries {
             let resolved = match &entry.change {
@@ -145,11 +146,23 @@ impl State {
         }
     }
 
-    fn log(&mut self, request: &CommitRequest<'_>, before: u64) -> Result<Commit> {
+    fn log(
+        &mut self,
+        request: &CommitRequest<'_>,
+        done: &[&CommitEntry],
+        open: &[&CommitEntry],
+        before: u64,
+    ) -> Result<Commit> {
         let mut partitions = BTreeMap::new();
-        let mut attempts = Vec::new();
         for entry in request.entries {
             partitions.extend(self.head(&entry.scope)?.partitions);
+        }
+        let mut attempts = Vec::new();
+        for stamp in done.iter().map(|entry| &entry.stamp) {
+            let of = |commit: &Commit| commit.attempts.iter().find(|(known, _)| known == stamp).cloned();
+            attempts.extend(self.find_stamp(stamp).and_then(of));
+        }
+        for entry in open {
             // A later attempt may commit what an earlier one staged; deliveries stand under the one that staged.
             let attempt = match &entry.change {
                 Change::Apply(staged) => staged.id.attempt,
