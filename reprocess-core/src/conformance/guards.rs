@@ -94,7 +94,7 @@ pub(super) async fn null_and_repeated_merge_keys_are_refused_naming_them(f: &dyn
     let twice = [(MON, Some("FR"), 7, 1), (MON, Some("FR"), 7, 2)];
     check(&["country", "id"], &twice, &["country", "FR", "id", "7"]).await;
     check(&["nope"], &twice, &["nope"]).await;
-    check(&[], &twice, &["key"]).await;
+    check(&[], &twice, &["columns that identify a row"]).await;
 }
 
 /// "False positives above 8,192 rows; or silently duplicates: name the keys, test at 100k rows and more" (FIELD 36).

@@ -17,6 +17,7 @@
 )]
 
 mod commit;
+mod engine;
 mod entries;
 mod fences;
 mod fixture;
@@ -38,6 +39,9 @@ pub use fixture::{Fixture, Handle, Hooks, Offer, Place};
 pub use memory::MemoryFixture;
 pub use registry::{Law, laws};
 pub use report::{Outcome, Report, check, run_all, run_matching};
+
+#[cfg(test)]
+pub(crate) use engine::faults;
 
 #[cfg(test)]
 mod tests;

@@ -2,6 +2,7 @@
 
 use futures::future::LocalBoxFuture;
 
+use super::engine::{crash as engine_crash, stories as engine_stories};
 use super::fixture::{Fixture, Offer};
 use super::ledger::{rows as ledger_rows, tasks as ledger_tasks};
 use super::{commit, entries, fences, guards, merge, needs, reader, replace, restore, schema, staged};
@@ -156,6 +157,30 @@ macro_rules! conformance_laws {
             a_committed_task_is_committed_whatever_became_of_it: ledger,
             an_event_is_sent_once: ledger,
             queue_times_are_told_by_trigger: ledger,
+        }
+        engine_stories {
+            a_backfill_replaces_the_planned_days_once: nothing,
+            what_is_unchanged_is_skipped_and_writes_no_row: nothing,
+            a_day_that_moved_since_the_plan_is_left_alone: nothing,
+            several_workers_share_a_backfill: nothing,
+            several_workers_share_a_backfill_without_leases: nothing,
+            racing_runs_of_one_day_leave_what_one_would: nothing,
+            nothing_is_sent_until_it_is_released_by_name: nothing,
+            a_shadow_changes_nothing_until_it_is_approved_and_published: shadow,
+            what_moved_under_a_shadow_is_staged_again_and_only_that: shadow,
+            a_rollback_brings_back_just_the_chosen_day: restore,
+        }
+        engine_crash {
+            a_direct_backfill_survives_a_death_before_any_call: nothing,
+            a_direct_backfill_survives_a_death_after_any_call: nothing,
+            a_direct_backfill_survives_the_loss_of_any_reply: nothing,
+            without_leases_it_survives_a_death_before_any_call: nothing,
+            without_leases_it_survives_a_death_after_any_call: nothing,
+            without_leases_it_survives_the_loss_of_any_reply: nothing,
+            a_shadow_survives_a_death_before_any_call: shadow,
+            a_shadow_survives_a_death_after_any_call: shadow,
+            a_shadow_survives_the_loss_of_any_reply: shadow,
+            without_leases_a_shadow_survives_a_death_after_any_call: shadow,
         }
     } };
 }

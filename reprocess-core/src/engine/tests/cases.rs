@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::faults::{Fault, FaultyTable, Fuse};
 use super::shop::{Shop, contents, day, days, fix, orders, revenue_table, revenues, worker};
+use crate::conformance::faults::{Fault, FaultyTable, Fuse};
 use crate::domain::ids::BackfillId;
 use crate::domain::job::MergeSpec;
 use crate::domain::plan::RollbackRequest;
@@ -283,7 +283,7 @@ async fn a_refused_plan_holds_no_pins_and_an_ended_one_leaves_those_of_others() 
 async fn two_runs_of_one_worker_exclude_each_other() {
     let shop = Shop::new();
     let fuse = Fuse::new(4, Fault::DiesBefore);
-    let table = Arc::new(FaultyTable { inner: shop.revenue.clone(), fuse: fuse.clone() });
+    let table = Arc::new(FaultyTable { inner: Arc::new(shop.revenue.clone()), fuse: fuse.clone() });
     let faulty = shop.engine_over(shop.ledger.clone(), table);
     let run = |id: &str| RunRequest::scheduled(id, "revenue", day(1)).with_when_leased(WhenLeased::Skip);
     let (first, other, one) = (run("a"), run("b"), worker("one"));

@@ -55,7 +55,7 @@ async fn null_and_repeated_merge_keys_are_refused_naming_them() {
     let twice = [(MON, Some("FR"), 7, 1), (MON, Some("FR"), 7, 2)];
     check(&["country", "id"], &twice, "country=FR/id=7 (2 rows)").await;
     check(&["nope"], &twice, "`nope`").await;
-    check(&[], &twice, "key columns that identify a row").await;
+    check(&[], &twice, "columns that identify a row").await;
 }
 
 #[tokio::test]

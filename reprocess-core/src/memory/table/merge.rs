@@ -16,7 +16,7 @@ const NAMED_KEYS: usize = 5;
 /// Refuses columns that are not there, and NULL or repeated keys, naming them.
 pub(super) fn check(by: &MergeKeys, batch: &RecordBatch) -> Result<()> {
     if by.keys.is_empty() {
-        return Err(Error::invalid("a merge needs the key columns that identify a row"));
+        return Err(Error::invalid("a merge needs the columns that identify a row"));
     }
     check_columns(by, &batch.schema())?;
     let columns = Columns::new(batch)?;

@@ -1,5 +1,6 @@
 //! A writer and a ledger between which a process dies, or loses a reply, at a chosen call.
 
+use std::any::Any;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
@@ -15,7 +16,6 @@ use crate::domain::profile::{Profile, ProfileSpec};
 use crate::domain::scope::Scope;
 use crate::domain::slice::{Base, Kept};
 use crate::error::{Error, ErrorKind, Result};
-use crate::memory::{MemoryLedger, MemoryTable};
 use crate::ports::delivery::{Delivery, DeliveryRecord};
 use crate::ports::ledger::{Change as StateChange, *};
 use crate::ports::staged::StagedReader;
@@ -23,7 +23,7 @@ use crate::ports::writer::*;
 
 /// What happens at the chosen call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Fault {
+pub(crate) enum Fault {
     /// The process dies before the call reaches anything.
     DiesBefore,
     /// The process dies after the call took effect.
@@ -34,24 +34,24 @@ pub(super) enum Fault {
 
 /// Counts down port calls to a fault.
 #[derive(Debug)]
-pub(super) struct Fuse {
+pub(crate) struct Fuse {
     left: AtomicI64,
     fault: Fault,
     died: Notify,
 }
 
 impl Fuse {
-    pub(super) fn new(calls: i64, fault: Fault) -> Arc<Self> {
+    pub(crate) fn new(calls: i64, fault: Fault) -> Arc<Self> {
         Arc::new(Self { left: AtomicI64::new(calls), fault, died: Notify::new() })
     }
 
     /// Waits until the process has died.
-    pub(super) async fn died(&self) {
+    pub(crate) async fn died(&self) {
         self.died.notified().await;
     }
 
     /// Whether the fault has not happened yet.
-    pub(super) fn is_whole(&self) -> bool {
+    pub(crate) fn is_whole(&self) -> bool {
         self.left.load(Ordering::SeqCst) >= 0
     }
 
@@ -75,15 +75,15 @@ impl Fuse {
 }
 
 #[derive(Debug)]
-pub(super) struct FaultyTable {
-    pub(super) inner: MemoryTable,
-    pub(super) fuse: Arc<Fuse>,
+pub(crate) struct FaultyTable {
+    pub(crate) inner: Arc<dyn PartitionWriter>,
+    pub(crate) fuse: Arc<Fuse>,
 }
 
 #[async_trait]
 impl PartitionWriter for FaultyTable {
     fn table(&self) -> &TableId {
-        PartitionWriter::table(&self.inner)
+        self.inner.table()
     }
 
     fn capabilities(&self) -> Capabilities {
@@ -119,7 +119,12 @@ impl PartitionWriter for FaultyTable {
     }
 
     async fn commit(&self, request: CommitRequest<'_>) -> Result<CommitOutcome> {
-        self.fuse.around(self.inner.commit(request)).await
+        // A backend recognises its own ledger, which the fault must not hide from it.
+        let ledger = request.ledger.map(|ledger| match (ledger as &dyn Any).downcast_ref::<FaultyLedger>() {
+            Some(faulty) => &*faulty.inner,
+            None => ledger,
+        });
+        self.fuse.around(self.inner.commit(CommitRequest { ledger, ..request })).await
     }
 
     async fn find_commit(&self, stamp: &StampId, scope: &Scope, since: &Base) -> Result<Found> {
@@ -136,9 +141,9 @@ impl PartitionWriter for FaultyTable {
 }
 
 #[derive(Debug)]
-pub(super) struct FaultyLedger {
-    pub(super) inner: Arc<MemoryLedger>,
-    pub(super) fuse: Arc<Fuse>,
+pub(crate) struct FaultyLedger {
+    pub(crate) inner: Arc<dyn RunLedger>,
+    pub(crate) fuse: Arc<Fuse>,
 }
 
 #[async_trait]
