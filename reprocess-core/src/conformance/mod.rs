@@ -16,6 +16,8 @@
     reason = "a law that does not hold panics: that is what it is for"
 )]
 
+#[cfg(test)]
+mod broken;
 mod commit;
 mod engine;
 mod entries;

@@ -6,14 +6,15 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use arrow_array::cast::AsArray;
 use arrow_array::types::{Date32Type, Int64Type};
-use arrow_array::{Array, ArrayRef, Date32Array, Int64Array, RecordBatch, StringArray};
+use arrow_array::{ArrayRef, Date32Array, Int64Array, RecordBatch, StringArray};
 
 use crate::conformance::fixture::{Fixture, Place};
 use crate::conformance::world::*;
 use crate::domain::ids::BackfillId;
 use crate::domain::job::{JobSpec, TableSpec, Window};
 use crate::domain::plan::Plan;
-use crate::domain::request::{Mode, Request, Selection};
+use crate::domain::profile::{Profile, ProfileSpec};
+use crate::domain::request::{Mode, Request, SchemaPolicy, Selection};
 use crate::domain::scope::Scope;
 use crate::domain::value::Value;
 use crate::engine::{Engine, Host, Job, RunOutcome, RunRequest, Settings, Submission};
@@ -23,7 +24,7 @@ use crate::ports::delivery::{Delivery, DeliveryState};
 use crate::ports::ledger::{BackfillState, DeliveryFilter, RunLedger};
 use crate::ports::transform::{HostError, TaskContext};
 use crate::ports::writer::{
-    Capabilities, CommitRequest, Intent, PartitionWriter, Rows, StageRequest, StagedId,
+    Capabilities, CommitRequest, Intent, PartitionWriter, Rows, StageRequest, StagedId, Visibility,
 };
 
 /// Orders with an even number were refunded, and v2 leaves them out.
@@ -71,41 +72,37 @@ impl Shop {
         let clock = Arc::new(ManualClock::new(instant("2026-10-10T00:00:00Z")));
         let offers = table.writer.capabilities();
         let shop = Self { place, ledger, leases, computed: Arc::default(), clock, offers };
-        shop.order("orders", &ORDERS).await;
+        shop.order("orders", &Scope::whole_table(), &ORDERS).await;
         for text in days {
             assert_eq!(shop.schedule(&format!("daily-{text}"), text).await, RunOutcome::Committed);
         }
         shop
     }
 
-    /// The orders are these, all of them.
-    pub(super) async fn order(&self, run: &str, rows: &[Row]) {
-        let (writer, all) = (self.place.open(&orders()).await.writer, Scope::whole_table());
-        let base = writer.head(&all).await.unwrap();
+    /// The orders of a scope are these.
+    async fn order(&self, run: &str, scope: &Scope, rows: &[Row]) {
+        let writer = self.place.open(&orders()).await.writer;
+        let base = writer.head(scope).await.unwrap();
         let request = StageRequest {
-            id: StagedId { stamp: stamp(run, &all, &Intent::Replace), attempt: 1 },
-            scope: all,
+            id: StagedId { stamp: stamp(run, scope, &Intent::Replace), attempt: 1 },
+            scope: scope.clone(),
             intent: Intent::Replace,
-            visibility: crate::ports::writer::Visibility::Direct,
-            profile: crate::domain::profile::ProfileSpec::new(),
-            schema: crate::domain::request::SchemaPolicy::Refuse,
+            visibility: Visibility::Direct,
+            profile: ProfileSpec::new(),
+            schema: SchemaPolicy::Refuse,
             base: base.clone(),
         };
         let entries = [apply(&writer.stage(&request, batch(rows).into()).await.unwrap())];
-        let request = CommitRequest {
-            entries: &entries,
-            base: &base,
-            since: &base,
-            fence: None,
-            keep: false,
-            ledger: None,
-        };
+        let (fence, ledger) = (None, None);
+        let request =
+            CommitRequest { entries: &entries, base: &base, since: &base, fence, keep: false, ledger };
         done(writer.commit(request).await.unwrap());
     }
 
-    /// The orders and one more.
-    pub(super) async fn one_more(&self, run: &str, row: Row) {
-        self.order(run, &ORDERS.into_iter().chain([row]).collect::<Vec<_>>()).await;
+    /// One more order of its day.
+    pub(super) async fn one_more(&self, row: Row) {
+        let of_day: Vec<_> = ORDERS.into_iter().filter(|order| order.0 == row.0).chain([row]).collect();
+        self.order("late", &days(&[row.0]), &of_day).await;
     }
 
     /// Runs v1 of a day.
@@ -207,8 +204,7 @@ impl Shop {
         let mut lines: Vec<_> = rows
             .iter()
             .map(|row| {
-                let content =
-                    |p: Option<&crate::domain::profile::Profile>| p.map(|p| (p.rows, p.content.clone()));
+                let content = |p: Option<&Profile>| p.map(|p| (p.rows, p.content.clone()));
                 let (before, after) =
                     (content(row.record.before.as_ref()), content(row.record.after.as_ref()));
                 format!("{} {:?} {before:?} {after:?}", row.record.partition, row.record.status)

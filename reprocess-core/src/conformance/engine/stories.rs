@@ -38,7 +38,7 @@ pub(in crate::conformance) async fn what_is_unchanged_is_skipped_and_writes_no_r
         assert!(run != "another" || matches!(outcome, RunOutcome::Skipped(_)), "{outcome:?}");
     }
     assert_eq!((shop.ledger.position().await.unwrap(), shop.computed()), (position, computed));
-    shop.one_more("late", (MON, Some("DE"), 7, 7)).await;
+    shop.one_more((MON, Some("DE"), 7, 7)).await;
     assert_eq!(shop.schedule("late", MON).await, RunOutcome::Committed);
     assert_eq!(shop.rows().await, lines(&[OLD[0], (MON, Some("DE"), 1, 7)]));
 }
@@ -48,7 +48,7 @@ pub(in crate::conformance) async fn a_day_that_moved_since_the_plan_is_left_alon
     for leases in [true, false] {
         let shop = Shop::open(f, leases, &[MON, TUE]).await;
         let plan = shop.approved(&shop.fix(MON, TUE, Mode::Direct)).await;
-        shop.one_more("late", (MON, Some("FR"), 7, 7)).await;
+        shop.one_more((MON, Some("FR"), 7, 7)).await;
         assert_eq!(shop.schedule("late", MON).await, RunOutcome::Committed);
         let done = shop.engine().await.execute(&plan.request.id, &"w1".into(), |_| {}).await.unwrap();
         let states: Vec<_> = done.tasks.iter().map(|task| task.state).collect();
@@ -148,7 +148,7 @@ pub(in crate::conformance) async fn what_moved_under_a_shadow_is_staged_again_an
         let request = shop.fix(MON, TUE, Mode::Shadow);
         assert_eq!(shop.backfill(&request).await, BackfillState::AwaitingReview);
         shop.accept(&request.id).await;
-        shop.one_more("late", (TUE, Some("FR"), 7, 7)).await;
+        shop.one_more((TUE, Some("FR"), 7, 7)).await;
         assert_eq!(shop.schedule("late", TUE).await, RunOutcome::Committed);
         let before = shop.rows().await;
         let engine = shop.engine().await;

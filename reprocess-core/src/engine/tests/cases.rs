@@ -3,17 +3,17 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::shop::{Shop, contents, day, days, fix, orders, revenue_table, revenues, worker};
+use super::shop::{Shop, contents, day, days, fix, orders, revenues, worker};
 use crate::conformance::faults::{Fault, FaultyTable, Fuse};
 use crate::domain::ids::BackfillId;
 use crate::domain::job::MergeSpec;
 use crate::domain::plan::RollbackRequest;
-use crate::domain::request::{Expected, Mode, Order, Request, Selection, WhenLeased};
+use crate::domain::request::{Expected, Mode, Request, Selection, WhenLeased};
 use crate::domain::scope::Scope;
 use crate::domain::validate::{Expectation, Severity};
 use crate::engine::{Publication, RunOutcome, RunRequest};
 use crate::ports::clock::Clock;
-use crate::ports::ledger::{BackfillState, Change, LedgerReader, RunLedger, TaskState};
+use crate::ports::ledger::{BackfillState, Change, LedgerReader, RunLedger};
 use crate::ports::reader::SnapshotReader;
 
 fn balances(rows: &[(u32, i64)]) -> arrow_array::RecordBatch {
