@@ -1,6 +1,6 @@
 //! A ledger that breaks one promise.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -164,6 +164,16 @@ impl RunLedger for BrokenLedger {
             }
         }
         self.inner.finish(commit, &entries).await
+    }
+
+    async fn found_unchanged(
+        &self,
+        table: &TableId,
+        partitions: &[crate::domain::partition::PartitionKey],
+        run: &crate::domain::ids::RunId,
+        pinned_at: u64,
+    ) -> Result<()> {
+        self.inner.found_unchanged(table, partitions, run, pinned_at).await
     }
 
     async fn record_failed(&self, records: &[RunRecord]) -> Result<()> {

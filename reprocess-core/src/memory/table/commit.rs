@@ -19,17 +19,18 @@ impl State {
     /// Commits all entries that are not committed yet, or none. `lost` says of each whether its lease or its task has
     /// passed to another, which was asked before.
     pub(super) fn commit(&mut self, request: CommitRequest<'_>, lost: &[bool]) -> Result<CommitOutcome> {
-        self.check_request(&request)?;
-        let committed = |entry: &&CommitEntry| self.find_stamp(&entry.stamp).is_some();
-        let (done, open): (Vec<_>, Vec<_>) = request.entries.iter().partition(committed);
+        request.check(&self.spec.id)?;
+        let (open, mut earlier) = request.left(|stamp| self.find_stamp(stamp).cloned());
         if open.is_empty() {
-            return self.said_of(&done).map(CommitOutcome::AlreadyCommitted);
+            earlier.sort_by_key(|commit| self.number(&commit.version).ok());
+            let said = Commit::sum(earlier).ok_or_else(|| Error::internal("nothing was committed"))?;
+            return Ok(CommitOutcome::AlreadyCommitted(said));
         }
         let moved = self.moved(&request, &open)?;
         if !moved.is_empty() {
             return Ok(CommitOutcome::Conflicted { moved });
         }
-        if request.entries.iter().zip(lost).any(|(entry, lost)| *lost && !committed(&entry)) {
+        if request.entries.iter().zip(lost).any(|(e, lost)| *lost && self.find_stamp(&e.stamp).is_none()) {
             return Ok(CommitOutcome::Fenced);
         }
         let Some(schema) = self.schema_after(&open)? else {
@@ -41,56 +42,12 @@ impl State {
         }
         let before = self.version;
         self.write(&schema, writes)?;
-        Ok(CommitOutcome::Committed(self.log(&request, &done, &open, before)?))
-    }
-
-    /// Refuses what no backend could commit.
-    fn check_request(&self, request: &CommitRequest<'_>) -> Result<()> {
-        let refuse = |message: &str| Err(Error::invalid(message).with_context("table", &self.spec.id));
-        if request.entries.is_empty() {
-            return refuse("a commit without entries would commit nothing");
-        }
-        for (place, entry) in request.entries.iter().enumerate() {
-            let others = request.entries.iter().take(place);
-            if others.into_iter().any(|other| other.scope.overlaps(&entry.scope)) {
-                return refuse("two entries of one commit touch the same partition");
-            }
-            if let Some(key) =
-                entry.scope.partitions().iter().find(|k| !request.base.partitions.contains_key(k))
-            {
-                return refuse("the base does not hold a partition of the commit")
-                    .map_err(|e: Error| e.with_context("partition", key));
-            }
-            match &entry.change {
-                Change::Apply(staged) if staged.id.stamp != entry.stamp || staged.scope != entry.scope => {
-                    return refuse("an entry has another stamp or scope than its staged set");
-                }
-                Change::Adopt => return refuse("what is only to be told to the ledger cannot be committed"),
-                Change::Apply(_) | Change::Restore(_) => {}
-            }
-            if let Some(fence) = request.fence
-                && !(fence.table == self.spec.id
-                    && entry.scope.partitions().iter().all(|k| fence.scope.covers(k)))
-            {
-                return refuse("the fence is not one for the scope of the commit");
-            }
-        }
-        Ok(())
+        Ok(CommitOutcome::Committed(self.log(&request, &open, &earlier, before)?))
     }
 
     /// The first commit that completed a stamp.
     fn find_stamp(&self, stamp: &StampId) -> Option<&Commit> {
         self.commits.iter().find(|commit| commit.attempts.iter().any(|(known, _)| known == stamp))
-    }
-
-    /// What the commits of entries that are all done said.
-    fn said_of(&self, entries: &[&CommitEntry]) -> Result<Commit> {
-        let done = |commit: &&Commit| {
-            let of = |stamp: &StampId| self.find_stamp(stamp).is_some_and(|c| c.version == commit.version);
-            entries.iter().any(|entry| of(&entry.stamp))
-        };
-        let commits = self.commits.iter().filter(done).cloned();
-        Commit::sum(commits).ok_or_else(|| Error::internal("nothing was committed"))
     }
 
     fn moved(&self, request: &CommitRequest<'_>, open: &[&CommitEntry]) -> Result<Vec<Moved>> {
@@ -149,26 +106,15 @@ impl State {
     fn log(
         &mut self,
         request: &CommitRequest<'_>,
-        done: &[&CommitEntry],
         open: &[&CommitEntry],
+        earlier: &[Commit],
         before: u64,
     ) -> Result<Commit> {
         let mut partitions = BTreeMap::new();
         for entry in request.entries {
             partitions.extend(self.head(&entry.scope)?.partitions);
         }
-        let mut attempts = Vec::new();
-        for stamp in done.iter().map(|entry| &entry.stamp) {
-            let of = |commit: &Commit| commit.attempts.iter().find(|(known, _)| known == stamp).cloned();
-            attempts.extend(self.find_stamp(stamp).and_then(of));
-        }
         for entry in open {
-            // A later attempt may commit what an earlier one staged; deliveries stand under the one that staged.
-            let attempt = match &entry.change {
-                Change::Apply(staged) => staged.id.attempt,
-                Change::Restore(_) | Change::Adopt => entry.attempt,
-            };
-            attempts.push((entry.stamp.clone(), attempt));
             if let Change::Apply(staged) = &entry.change {
                 self.staged.remove(&staged.id);
             }
@@ -177,9 +123,8 @@ impl State {
             self.kept.insert(before);
             Kept(json!({ "table": self.spec.id, "version": before }))
         });
-        let version = self.table_version();
-        let partitions = Base::new(version.clone(), partitions);
-        let commit = Commit { version, partitions, attempts, kept, recorded: false };
+        let after = Base::new(self.table_version(), partitions);
+        let commit = Commit { kept, ..Commit::of(open, earlier, request, after) };
         self.commits.push(commit.clone());
         Ok(commit)
     }
