@@ -86,6 +86,8 @@ pub(super) async fn a_partition_that_moved_conflicts_and_is_not_overwritten(f: &
     w.replace("quick", &days(&[TUE]), &[(TUE, Some("FR"), 2, 21)]).await;
     let outcome = w.commit(std::slice::from_ref(&entry), &base).await;
     conflicts(&outcome, &[day(TUE)]);
+    let CommitOutcome::Conflicted { moved } = &outcome else { panic!("it conflicted") };
+    assert_eq!(Some(&moved[0].now), w.head(&both).await.partitions.get(&day(TUE)));
     conflicts(&w.commit(std::slice::from_ref(&entry), &base).await, &[day(TUE)]);
     assert_eq!(w.rows().await, lines(&[(MON, Some("FR"), 1, 10), (TUE, Some("FR"), 2, 21)]));
     let found = w.writer().find_commit(&entry.stamp, &both, &base).await.unwrap();

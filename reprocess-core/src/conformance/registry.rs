@@ -154,6 +154,7 @@ macro_rules! conformance_laws {
             history_holds_every_row_that_overlaps: ledger,
             what_runs_on_another_logic_is_outdated: ledger,
             what_changed_since_makes_downstream_stale_until_it_ran_again: ledger,
+            what_was_changed_after_it_was_pinned_makes_what_read_it_stale: ledger,
             a_committed_task_is_committed_whatever_became_of_it: ledger,
             an_event_is_sent_once: ledger,
             queue_times_are_told_by_trigger: ledger,

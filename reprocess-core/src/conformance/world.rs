@@ -23,7 +23,7 @@ use crate::ports::ledger::TaskFinish;
 use crate::ports::reader::{RowStream, SnapshotReader};
 use crate::ports::staged::StagedReader;
 use crate::ports::writer::{
-    Change, Commit, CommitEntry, CommitOutcome, CommitRequest, Intent, MergeKeys, Moved, MovedBy, Op,
+    Change, Commit, CommitEntry, CommitOutcome, CommitRequest, Intent, MergeKeys, MovedBy, Op,
     PartitionWriter, Rows, StageRequest, Staged, StagedId, StampId, Visibility,
 };
 
@@ -264,7 +264,14 @@ pub(super) fn stamp(run: &str, scope: &Scope, intent: &Intent) -> StampId {
 }
 
 pub(super) fn nothing_told() -> TaskFinish {
-    TaskFinish { records: Vec::new(), task: None, deliver: false, stale: Vec::new(), pinned_at: 0 }
+    TaskFinish {
+        records: Vec::new(),
+        task: None,
+        deliver: false,
+        stale: Vec::new(),
+        pinned_at: 0,
+        reads: Vec::new(),
+    }
 }
 
 pub(super) fn apply(staged: &Staged) -> CommitEntry {
@@ -296,8 +303,9 @@ pub(super) fn done(outcome: CommitOutcome) -> Commit {
 
 /// Conflicts, and names exactly these.
 pub(super) fn conflicts(outcome: &CommitOutcome, keys: &[PartitionKey]) {
-    let moved = keys.iter().map(|key| Moved { partition: key.clone(), by: MovedBy::Content }).collect();
-    assert_eq!(*outcome, CommitOutcome::Conflicted { moved });
+    let CommitOutcome::Conflicted { moved } = outcome else { panic!("no conflict: {outcome:?}") };
+    let found: Vec<_> = moved.iter().map(|moved| (&moved.partition, moved.by)).collect();
+    assert_eq!(found, keys.iter().map(|key| (key, MovedBy::Content)).collect::<Vec<_>>());
 }
 
 pub(super) fn refused<T>(result: Result<T>, kind: ErrorKind, words: &[&str]) -> Error {

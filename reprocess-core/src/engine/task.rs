@@ -128,6 +128,7 @@ impl Engine {
                 .commit(Committing {
                     writer,
                     entries: vec![entry.clone()],
+                    at: vec![*at],
                     base: base.clone(),
                     since: &at.task.base,
                     fence,

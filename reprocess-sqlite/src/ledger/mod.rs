@@ -150,10 +150,19 @@ impl RunLedger for SqliteLedger {
         written(tx, ()).await
     }
 
-    async fn restage(&self, id: &BackfillId, tasks: &[TaskId], note: &str, now: DateTime<Utc>) -> Result<()> {
+    async fn restage(
+        &self,
+        id: &BackfillId,
+        tasks: &[TaskId],
+        change: &Change,
+        now: DateTime<Utc>,
+    ) -> Result<Transition> {
         let mut tx = self.db.begin_write().await?;
-        task::restage(&mut tx, id, tasks, note, now).await?;
-        written(tx, ()).await
+        let answer = backfill::transition(&mut tx, id, change, now).await?;
+        if answer == Transition::Done {
+            task::restage(&mut tx, id, tasks, change.note.as_deref(), now).await?;
+        }
+        written(tx, answer).await
     }
 
     async fn acquire(

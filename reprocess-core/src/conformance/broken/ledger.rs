@@ -112,8 +112,14 @@ impl RunLedger for BrokenLedger {
         self.inner.leave(&self.latest(claim).await?, how, now).await
     }
 
-    async fn restage(&self, id: &BackfillId, tasks: &[TaskId], note: &str, now: DateTime<Utc>) -> Result<()> {
-        self.inner.restage(id, tasks, note, now).await
+    async fn restage(
+        &self,
+        id: &BackfillId,
+        tasks: &[TaskId],
+        change: &StateChange,
+        now: DateTime<Utc>,
+    ) -> Result<Transition> {
+        self.inner.restage(id, tasks, change, now).await
     }
 
     async fn acquire(
@@ -161,6 +167,9 @@ impl RunLedger for BrokenLedger {
             entry.finish.deliver |= self.is(Broken::ReleasesWhatIsSuppressed);
             if self.is(Broken::ForgetsWhatIsStale) {
                 entry.finish.stale.clear();
+            }
+            if self.is(Broken::ForgetsWhatWasRead) {
+                entry.finish.reads.clear();
             }
         }
         self.inner.finish(commit, &entries).await

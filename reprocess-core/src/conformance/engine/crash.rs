@@ -93,8 +93,7 @@ async fn survives(f: &dyn Fixture, leases: bool, (n, fault): (i64, Fault), mode:
     let fuse = Fuse::new(n, fault);
     let ledger = Arc::new(FaultyLedger { inner: shop.place.ledger().await, fuse: Arc::clone(&fuse) });
     let writer = shop.place.open(&revenue()).await.writer;
-    let faulty =
-        shop.engine_over(ledger, Arc::new(FaultyTable { inner: writer, fuse: Arc::clone(&fuse) })).await;
+    let faulty = shop.engine_over(ledger, Arc::new(FaultyTable::new(writer, Arc::clone(&fuse)))).await;
     let (id, ann, first) = (BackfillId::from("fix"), Actor::from("ann"), WorkerId::from("w1"));
     tokio::select! {
         done = faulty.execute(&id, &first, |_| {}) => {

@@ -165,6 +165,46 @@ pub(in crate::conformance) async fn what_changed_since_makes_downstream_stale_un
     assert_eq!(ledger.stale().await.unwrap(), []);
 }
 
+pub(in crate::conformance) async fn what_was_changed_after_it_was_pinned_makes_what_read_it_stale(
+    f: &dyn Fixture,
+) {
+    let place = f.fresh().await;
+    let ledger = &*place.ledger().await;
+    let french = |d: u32| day(d).and("country", "FR");
+    for (run, key) in [("seen", day(1)), ("r2", french(1)), ("r2", day(2)), ("r3", french(2))] {
+        finished(ledger, record(run, &key)).await;
+    }
+    let same = |mut record: RunRecord| {
+        let profile = serde_json::json!({
+            "partition": record.partition, "rows": 0, "size_bytes": 0, "totals": {}, "nulls": {},
+            "content": { "algorithm": "a", "value": "1" }, "comparable": { "algorithm": "a", "value": "1" },
+            "keys": null,
+        });
+        let profile: crate::domain::profile::Profile = serde_json::from_value(profile).unwrap();
+        (record.before, record.after) = (Some(profile.clone()), Some(profile));
+        record
+    };
+    finished(ledger, same(record("same", &day(1)))).await;
+    let reads = async |run: &str, unit: u32, pinned_at: u64, keys: &[PartitionKey]| {
+        let mut record = record(run, &day(unit));
+        (record.table, record.job) = ("report".into(), "report".into());
+        let reads = vec![(TABLE.into(), keys.to_vec()), ("other".into(), days(9))];
+        let told = entry(TaskFinish { reads, pinned_at, ..finish(vec![record]) }, 1);
+        ledger.finish(&commit("9", &told, 1), std::slice::from_ref(&told)).await.unwrap();
+        ledger.finish(&commit("9", &told, 1), &[told]).await.unwrap();
+        let stale = ledger.stale().await.unwrap().into_iter().filter(|s| s.partition == day(unit));
+        stale.map(|s| (s.because.to_string(), s.position)).collect::<Vec<_>>()
+    };
+    let found = |stale: &[(&str, u64)]| stale.iter().map(|s| (s.0.to_owned(), s.1)).collect::<Vec<_>>();
+    assert_eq!(reads("d1", 1, 1, &[day(1)]).await, found(&[("r2", 2)]));
+    assert_eq!(reads("d2", 2, 1, &[PartitionKey::whole()]).await, found(&[("r2", 3), ("r3", 4)]));
+    assert_eq!(reads("d3", 3, 1, &[PartitionKey::of("country", "FR")]).await.len(), 2);
+    assert_eq!(reads("d4", 4, 1, &[day(2).and("country", "DE")]).await, found(&[("r2", 3)]));
+    assert_eq!(reads("d5", 5, 4, &[PartitionKey::whole()]).await, found(&[]));
+    assert_eq!(reads("r3", 6, 2, &[day(2)]).await, found(&[("r2", 3)]), "of its own run it has seen all");
+    assert_eq!(reads("d7", 1, 4, &[day(1)]).await, found(&[]));
+}
+
 pub(in crate::conformance) async fn a_committed_task_is_committed_whatever_became_of_it(f: &dyn Fixture) {
     let place = f.fresh().await;
     let ledger = &*place.ledger().await;

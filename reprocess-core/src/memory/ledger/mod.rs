@@ -105,8 +105,14 @@ impl RunLedger for MemoryLedger {
         Ok(())
     }
 
-    async fn restage(&self, id: &BackfillId, tasks: &[TaskId], note: &str, now: DateTime<Utc>) -> Result<()> {
-        self.lock()?.restage(id, tasks, note, now)
+    async fn restage(
+        &self,
+        id: &BackfillId,
+        tasks: &[TaskId],
+        change: &Change,
+        now: DateTime<Utc>,
+    ) -> Result<Transition> {
+        self.lock()?.restage(id, tasks, change, now)
     }
 
     async fn acquire(

@@ -121,7 +121,7 @@ pub enum Transition {
 /// How a worker leaves a task.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Leave {
-    /// Another attempt may take it, at once.
+    /// Another attempt may take it, at once: storage could not be reached for a while, or the worker stops.
     Pending {
         /// Why it was left.
         note: String,
@@ -282,8 +282,15 @@ pub trait RunLedger: LedgerReader + Any {
     /// Leaves a claimed task; `false` where the claim has passed to another attempt or was stopped.
     async fn leave(&self, claim: &Claim, how: Leave, now: DateTime<Utc>) -> Result<bool>;
 
-    /// Makes staged tasks pending again because production moved under them; their deliveries are withdrawn.
-    async fn restage(&self, id: &BackfillId, tasks: &[TaskId], note: &str, now: DateTime<Utc>) -> Result<()>;
+    /// Changes the state as [`transition`](Self::transition) does and, only where it did, makes those of the tasks that
+    /// are staged pending again, since production moved under them; their deliveries are withdrawn.
+    async fn restage(
+        &self,
+        id: &BackfillId,
+        tasks: &[TaskId],
+        change: &Change,
+        now: DateTime<Utc>,
+    ) -> Result<Transition>;
 
     /// Takes a lease on a scope, all or nothing; `None` where one that overlaps is held. Taking it again under the same
     /// holder is a new lease with a greater token.
@@ -316,7 +323,8 @@ pub trait RunLedger: LedgerReader + Any {
 
     /// Records a commit: the rows, the tasks as committed, deliveries of the committed attempts released, suppressed or
     /// duplicate, those of other attempts withdrawn, downstream partitions stale. What a partition had become stale by up
-    /// to the position at which the inputs were pinned, or by an earlier task of the same run, it is no longer.
+    /// to the position at which the inputs were pinned, or by an earlier task of the same run, it is no longer; what other
+    /// runs have changed since in the partitions that were read makes it stale.
     /// Idempotent.
     async fn finish(&self, commit: &Commit, entries: &[CommitEntry]) -> Result<()>;
 

@@ -7,6 +7,7 @@ use super::{Overlap, Submitted};
 use crate::domain::ids::{RunId, TableId};
 use crate::domain::partition::PartitionKey;
 use crate::domain::plan::{Plan, Task, TaskId};
+use crate::domain::profile::Profile;
 use crate::domain::value::Value;
 use crate::ports::delivery::DeliveryState;
 use crate::ports::writer::{Commit, CommitEntry, StampId};
@@ -174,6 +175,13 @@ pub fn upsert(known: Option<RunStatus>, new: RunStatus) -> Upsert {
 /// earlier task of the run did it, since a plan lets a task wait for all that it reads.
 pub fn has_seen(stale: &StalePartition, run: &RunId, pinned_at: u64) -> bool {
     stale.position <= pinned_at || stale.because == *run
+}
+
+/// Whether a row may have changed what its partition holds.
+pub fn changes_content(record: &RunRecord) -> bool {
+    let content = |profile: &Option<Profile>| profile.as_ref().map(|p| p.content.clone());
+    let (before, after) = (content(&record.before), content(&record.after));
+    record.status == RunStatus::Committed && (before.is_none() || before != after)
 }
 
 /// The attempt of an entry that was committed, which need not be the one that the entry names.

@@ -13,8 +13,8 @@ use reprocess_core::domain::plan::TaskId;
 use reprocess_core::domain::request::SchemaPolicy;
 use reprocess_core::memory::MemoryLedger;
 use reprocess_core::ports::ledger::{
-    BackfillState, Claim, DeliveryFilter, Fence, Leave, LedgerReader, RunLedger, RunRecord, RunStatus,
-    TaskFinish, TaskResult, Trigger,
+    BackfillState, Change, Claim, DeliveryFilter, Fence, Leave, LedgerReader, RunLedger, RunRecord,
+    RunStatus, TaskFinish, TaskResult, Trigger,
 };
 use reprocess_core::ports::writer::{Commit, CommitEntry, Intent, Staged, StagedId, Visibility};
 use reprocess_sqlite::SqliteLedger;
@@ -222,7 +222,11 @@ impl Both {
         let id = self.pick(&BACKFILLS).into();
         let tasks = [TaskId(0), self.pick(&[TaskId(1), TaskId(2)])];
         let now = at(self.now);
-        let _ = call!(self.restage(&id, &tasks, "moved", now));
+        let known = self.memory.backfill(&id).await.unwrap().map(|record| record.state);
+        let to = self.pick(&[BackfillState::Stale, BackfillState::AwaitingReview]);
+        let from = known.unwrap_or(BackfillState::Publishing);
+        let stale = Change { note: Some("moved".into()), ..change(from, to) };
+        let _ = call!(self.restage(&id, &tasks, &stale, now));
     }
 
     async fn found_unchanged(&mut self) {
@@ -290,6 +294,7 @@ impl Both {
             deliver: self.below(2) == 0,
             stale,
             pinned_at: position.saturating_sub(u64::try_from(self.below(3)).unwrap()),
+            reads: vec![(self.pick(&TABLES).into(), vec![self.pick(&keys())])],
             ..finish(records)
         };
         let entry = entry(told, 1);
