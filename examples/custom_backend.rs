@@ -96,13 +96,10 @@ impl DirTable {
     /// The table at a pin, whose content must be what the pin says.
     fn pinned(&self, pin: &Pin) -> Result<Manifest> {
         let manifest = self.manifest_at(&pin.version)?;
-        if self.version(self.parts(&manifest, &pin.slice)?) != pin.content {
-            return Err(Error::new(
-                ErrorKind::PinBroken,
-                "the pin names another content than its version has",
-            ));
+        match self.version(self.parts(&manifest, &pin.slice)?) == pin.content {
+            true => Ok(manifest),
+            false => Err(Error::new(ErrorKind::PinBroken, "the pin names another content")),
         }
-        Ok(manifest)
     }
 
     fn latest(&self) -> Result<Manifest> {
@@ -320,12 +317,11 @@ impl PartitionWriter for DirTable {
             let mut next = self.latest()?;
             let (open, mut earlier) = request.left(|stamp| next.commits.get(&stamp.to_string()).cloned());
             earlier.sort_by_key(|commit| commit.version.as_str().parse::<u64>().ok());
-            let Some(first) = open.first() else {
+            let all = Scope::union_of(request.entries.iter().map(|entry| &entry.scope));
+            let (Some(first), Some(all)) = (open.first(), all) else {
                 let said = Commit::sum(earlier).ok_or_else(|| Error::internal("nothing was committed"))?;
                 return Ok(CommitOutcome::AlreadyCommitted(said));
             };
-            let all = Scope::union_of(request.entries.iter().map(|entry| &entry.scope));
-            let all = all.unwrap_or_else(|| first.scope.clone());
             if let Some(refusal) = request.refusal(&open, &self.base(&next, &all)?).await? {
                 return Ok(refusal);
             }
@@ -397,14 +393,10 @@ async fn main() -> Result<()> {
     engine.approve(&request.id, &plan.digest(), &request.requester, "the robots are gone").await?;
     println!("backfill: {}", engine.execute(&request.id, &worker, |_| {}).await?.state);
     for row in engine.ledger().changes(&request.id).await? {
-        let total = |profile: &Option<Profile>| profile.as_ref().map(|p| p.totals["visits"].to_string());
+        let visits = |profile: &Option<Profile>| profile.as_ref().map(|p| p.totals["visits"].to_string());
+        let total = |profile| visits(profile).unwrap_or_default();
         let (before, after) = (total(&row.record.before), total(&row.record.after));
-        println!(
-            "{}: {} -> {} visits",
-            row.record.partition,
-            before.unwrap_or_default(),
-            after.unwrap_or_default()
-        );
+        println!("{}: {before} -> {after} visits", row.record.partition);
     }
     Ok(())
 }
