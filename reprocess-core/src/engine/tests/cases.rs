@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use super::faults::{Fault, FaultyTable, Fuse};
 use super::shop::{Shop, contents, day, days, fix, orders, revenues, worker};
+use crate::conformance::faults::{Fault, FaultyTable, Fuse};
 use crate::domain::ids::BackfillId;
 use crate::domain::job::MergeSpec;
 use crate::domain::plan::RollbackRequest;
@@ -284,7 +284,7 @@ async fn a_refused_plan_holds_no_pins_and_an_ended_one_leaves_those_of_others() 
 async fn two_runs_of_one_worker_exclude_each_other() {
     let shop = Shop::new();
     let fuse = Fuse::new(4, Fault::DiesBefore);
-    let table = Arc::new(FaultyTable::new(shop.revenue.clone(), fuse.clone()));
+    let table = Arc::new(FaultyTable::new(Arc::new(shop.revenue.clone()), fuse.clone()));
     let faulty = shop.engine_over(shop.ledger.clone(), table);
     let run = |id: &str| RunRequest::scheduled(id, "revenue", day(1)).with_when_leased(WhenLeased::Skip);
     let (first, other, one) = (run("a"), run("b"), worker("one"));
@@ -474,7 +474,7 @@ async fn rows_that_changed_while_files_were_rewritten_are_not_overwritten() {
         let shop = Shop::new();
         shop.scheduled("revenue", 1, 1).await;
         let now = shop.revenue.head(&Scope::key(day(1)).unwrap()).await.unwrap().partitions[&day(1)].clone();
-        let table = FaultyTable::new(shop.revenue.clone(), Fuse::new(i64::MAX, Fault::LosesReply));
+        let table = FaultyTable::new(Arc::new(shop.revenue.clone()), Fuse::new(i64::MAX, Fault::LosesReply));
         let moved = vec![Moved { partition: day(1), by: MovedBy::Layout, now }];
         table.answers.lock().unwrap().push(CommitOutcome::Conflicted { moved });
         let engine = shop.engine_over(shop.ledger.clone(), Arc::new(table));

@@ -2,8 +2,6 @@
 
 mod backfill;
 mod cases;
-mod crash;
-mod faults;
 mod review;
 mod runs;
 mod shop;

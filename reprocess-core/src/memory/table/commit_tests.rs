@@ -154,10 +154,6 @@ async fn the_entries_of_a_commit_are_in_production_together_or_not_at_all() {
     assert_eq!(commit.partitions.partitions.keys().cloned().collect::<Vec<_>>(), [day(MON), day(TUE)]);
     let again = table.commit(asking(&entries, &base)).await.unwrap();
     assert_eq!(again, CommitOutcome::AlreadyCommitted(commit));
-    let other = replace(&table, "r2", &scope(&day("2026-10-07")), &[]).await;
-    let mixed = [entries[0].clone(), other];
-    let base = table.head(&Scope::keys([day(MON), day("2026-10-07")]).unwrap()).await.unwrap();
-    assert_eq!(table.commit(asking(&mixed, &base)).await.unwrap_err().kind(), ErrorKind::State);
 }
 
 #[tokio::test]
