@@ -1,5 +1,6 @@
 //! What the ledger is told of a task.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use chrono::{DateTime, Utc};
@@ -10,11 +11,12 @@ use crate::domain::job::WriteMode;
 use crate::domain::partition::PartitionKey;
 use crate::domain::plan::downstream::{self, Changed, Planned};
 use crate::domain::plan::facts::Existing;
-use crate::domain::plan::{Action, Plan, Task};
+use crate::domain::plan::{Action, Plan, SkipReason, Task};
 use crate::domain::profile::Profile;
 use crate::domain::request::Inputs;
 use crate::domain::scope::Scope;
 use crate::engine::Engine;
+use crate::engine::lease::retried;
 use crate::error::Result;
 use crate::ports::ledger::{Approval, Claim, RunRecord, RunStatus, TaskFinish, TaskResult, Trigger};
 use crate::ports::writer::{Op, StampId};
@@ -81,6 +83,22 @@ impl Engine {
     pub(super) async fn beside(&self, plan: &Plan) -> Result<Beside> {
         let planned = Arc::new(downstream::planned(&plan.tasks));
         Ok(Beside { existing: self.existing().await?, planned })
+    }
+
+    /// Tells the ledger what a plan found unchanged, so that it does not stay stale for want of a row.
+    pub(super) async fn note_unchanged(&self, plan: &Plan, run: &RunId) -> Result<()> {
+        if !matches!(plan.request.inputs, Inputs::Current) {
+            return Ok(());
+        }
+        let mut by_table = BTreeMap::<_, Vec<_>>::new();
+        for skipped in plan.skipped.iter().filter(|s| matches!(s.reason, SkipReason::Unchanged { .. })) {
+            let table = &self.host.catalog().job(&skipped.job)?.output;
+            by_table.entry(table).or_default().push(skipped.partition.clone());
+        }
+        for (table, units) in by_table {
+            retried(self, || self.ledger.found_unchanged(table, &units, run, plan.position)).await?;
+        }
+        Ok(())
     }
 
     /// The stamp of a task's work.
@@ -167,7 +185,8 @@ impl Engine {
         })
     }
 
-    /// Downstream partitions that read what this task changes; what the same plan computes is not among them.
+    /// Downstream partitions that read what this task changes. What the same plan computes is among them until its task
+    /// has succeeded, and what it reaches in turn is left to that task.
     fn stale_after(
         &self,
         at: &Attempt<'_>,
@@ -181,7 +200,11 @@ impl Engine {
         };
         changed.add(&at.task.table, at.task.scope.partitions().into_iter().filter(differs));
         let reached = downstream::reach(self.host.catalog(), &changed, &at.beside.existing)?;
-        Ok(reached.partitions.into_iter().map(|d| (d.job, d.table, d.partition)).collect())
+        let mut stale: Vec<_> =
+            reached.partitions.into_iter().map(|d| (d.job, d.table, d.partition)).collect();
+        let own = |job: &JobName, unit: &PartitionKey| *job == at.task.job && at.task.units.contains(unit);
+        stale.extend(reached.planned.into_iter().filter(|(job, _, unit)| !own(job, unit)));
+        Ok(stale)
     }
 }
 

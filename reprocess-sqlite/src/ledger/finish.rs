@@ -48,7 +48,7 @@ pub(super) async fn record(conn: &mut SqliteConnection, commit: &Commit, entry: 
     for record in &finish.records {
         let position = run::upsert(conn, &rules::fill(record.clone(), commit, entry)).await?;
         if position.is_some() {
-            stale::clear(conn, record, finish.pinned_at).await?;
+            stale::clear(conn, &record.table, &record.partition, &record.run, finish.pinned_at).await?;
             last = position;
         }
     }

@@ -21,7 +21,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use chrono::{DateTime, Utc};
 use reprocess_core::Result;
-use reprocess_core::domain::ids::{Actor, BackfillId, JobName, LogicVersion, TableId, WorkerId};
+use reprocess_core::domain::ids::{Actor, BackfillId, JobName, LogicVersion, RunId, TableId, WorkerId};
+use reprocess_core::domain::partition::PartitionKey;
 use reprocess_core::domain::plan::{Plan, TaskId};
 use reprocess_core::domain::scope::Scope;
 use reprocess_core::ports::delivery::Delivery;
@@ -127,6 +128,20 @@ impl RunLedger for SqliteLedger {
         let mut tx = self.db.begin_write().await?;
         let answer = task::leave(&mut tx, claim, how, now).await?;
         written(tx, answer).await
+    }
+
+    async fn found_unchanged(
+        &self,
+        table: &TableId,
+        partitions: &[PartitionKey],
+        run: &RunId,
+        pinned_at: u64,
+    ) -> Result<()> {
+        let mut tx = self.db.begin_write().await?;
+        for key in partitions {
+            stale::clear(&mut tx, table, key, run, pinned_at).await?;
+        }
+        written(tx, ()).await
     }
 
     async fn record_failed(&self, records: &[RunRecord]) -> Result<()> {

@@ -3,20 +3,27 @@
 use reprocess_core::Result;
 use reprocess_core::domain::ids::{JobName, RunId, TableId};
 use reprocess_core::domain::partition::PartitionKey;
-use reprocess_core::ports::ledger::{RunRecord, StalePartition};
+use reprocess_core::ports::ledger::StalePartition;
 use sqlx::SqliteConnection;
 
 use super::place;
 use super::row::{json, number, parsed, signed};
 use crate::error::Doing;
 
-/// A run has seen what changed before its inputs were pinned.
-pub(super) async fn clear(conn: &mut SqliteConnection, record: &RunRecord, pinned_at: u64) -> Result<()> {
-    let shapes = place::shapes(conn, &record.table).await?;
-    let seen: Vec<_> = shapes.iter().map(|shape| shape.overlapping(&record.partition)).collect();
+/// A run has computed a partition, or found it unchanged; see [`has_seen`](reprocess_core::ports::ledger::rules::has_seen).
+pub(super) async fn clear(
+    conn: &mut SqliteConnection,
+    table: &TableId,
+    key: &PartitionKey,
+    run: &RunId,
+    pinned_at: u64,
+) -> Result<()> {
+    let shapes = place::shapes(conn, table).await?;
+    let computed: Vec<_> = shapes.iter().filter_map(|shape| shape.below(key)).collect();
     sqlx::query(CLEAR)
-        .bind(json(&seen)?)
+        .bind(json(&computed)?)
         .bind(signed(pinned_at)?)
+        .bind(run.as_str())
         .execute(conn)
         .await
         .doing("clear what is no longer stale")?;
@@ -24,7 +31,7 @@ pub(super) async fn clear(conn: &mut SqliteConnection, record: &RunRecord, pinne
 }
 
 pub(super) const CLEAR: &str = "
-    DELETE FROM reprocess_stale WHERE position <= ?2 AND (shape, partition) IN (
+    DELETE FROM reprocess_stale WHERE (position <= ?2 OR because = ?3) AND (shape, partition) IN (
         SELECT k.shape, k.partition FROM json_each(?1) AS p CROSS JOIN reprocess_stale AS k
         ON k.shape = p.value ->> 'shape'
             AND k.partition >= p.value ->> 'from' AND k.partition < p.value ->> 'until'
@@ -70,7 +77,7 @@ pub(super) async fn mark(
     Ok(())
 }
 
-/// By table, partition and job.
+/// By table, partition, job and run.
 pub(super) async fn all(conn: &mut SqliteConnection) -> Result<Vec<StalePartition>> {
     type Row = (String, String, String, String, i64);
     let rows: Vec<Row> = sqlx::query_as("SELECT job, table_id, key, because, position FROM reprocess_stale")
@@ -87,6 +94,7 @@ pub(super) async fn all(conn: &mut SqliteConnection) -> Result<Vec<StalePartitio
         })
     };
     let mut stale = rows.into_iter().map(stale).collect::<Result<Vec<_>>>()?;
-    stale.sort_by(|a, b| (&a.table, &a.partition, &a.job).cmp(&(&b.table, &b.partition, &b.job)));
+    let place = |s: &StalePartition| (s.table.clone(), s.partition.clone(), s.job.clone(), s.because.clone());
+    stale.sort_by_cached_key(place);
     Ok(stale)
 }

@@ -171,7 +171,7 @@ async fn a_million_rows() {
         "outdated, 36500 of 50 jobs": ledger.outdated(&versions("2")),
         "history of one": ledger.history(&table, &day(9), 20),
         "history of the table": ledger.history(&table, &Default::default(), 20),
-        "run": ledger.run(&reprocess_core::domain::ids::RunId::from("r3.7.9")),
+        "run": ledger.run(&RunId::from("r3.7.9")),
         "changes of 730": ledger.changes(&BackfillId::from("b3.7")),
         "stale": ledger.stale(),
     }

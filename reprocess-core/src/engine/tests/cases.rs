@@ -1,19 +1,20 @@
 //! Cases that are easy to get wrong: found by looking for trouble.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::faults::{Fault, FaultyTable, Fuse};
-use super::shop::{Shop, contents, day, days, fix, orders, revenue_table, revenues, worker};
+use super::shop::{Shop, contents, day, days, fix, orders, revenues, worker};
 use crate::domain::ids::BackfillId;
 use crate::domain::job::MergeSpec;
 use crate::domain::plan::RollbackRequest;
-use crate::domain::request::{Expected, Mode, Order, Request, Selection, WhenLeased};
+use crate::domain::request::{Expected, Mode, Request, Selection, WhenLeased};
 use crate::domain::scope::Scope;
 use crate::domain::validate::{Expectation, Severity};
 use crate::engine::{Publication, RunOutcome, RunRequest};
 use crate::ports::clock::Clock;
-use crate::ports::ledger::{BackfillState, Change, LedgerReader, RunLedger, TaskState};
+use crate::ports::ledger::{BackfillState, Change, LedgerReader, RunLedger};
 use crate::ports::reader::SnapshotReader;
 
 fn balances(rows: &[(u32, i64)]) -> arrow_array::RecordBatch {
@@ -361,4 +362,121 @@ async fn a_run_whose_claim_has_passed_on_gives_up_instead_of_trying_for_ever() {
     assert!(matches!(end, TaskEnd::Lost), "{end:?}");
     let end = engine.run_task(&at(&second), Default::default()).await.unwrap();
     assert!(matches!(end, TaskEnd::Committed), "{end:?}");
+}
+
+#[tokio::test]
+async fn a_planned_downstream_partition_is_stale_until_its_task_succeeds() {
+    let shop = Shop::new();
+    shop.scheduled("revenue", 1, 3).await;
+    shop.scheduled("balance", 1, 3).await;
+    shop.switches.fails_on.store(1, Ordering::SeqCst);
+    let request = fix(1, 3).with_job("balance", "v1");
+    let done = shop.backfill(&request).await;
+    assert_eq!(done.state, BackfillState::Failed);
+    let engine = shop.engine();
+    engine.cancel(&"fix".into(), &"ann".into(), "not today").await.unwrap();
+    // Day 2 was corrected, and its balance was not.
+    assert_eq!(revenues(&shop).await, ["01 FR 15000", "02 FR 7000", "03 FR 3000"]);
+    let stale: Vec<_> = shop.ledger.stale().await.unwrap().into_iter().map(|s| s.partition).collect();
+    assert_eq!(stale, [day(2)], "what day 2 of the balance reaches is left to the run that corrects it");
+}
+
+#[tokio::test]
+async fn what_came_out_unchanged_is_stale_no_longer() {
+    let shop = Shop::new();
+    shop.scheduled("revenue", 1, 3).await;
+    shop.scheduled("balance", 1, 3).await;
+    let run = "by-hand".into();
+    let mut cause = crate::ports::writer::CommitEntry {
+        scope: Scope::key(day(1)).unwrap(),
+        change: crate::ports::writer::Change::Adopt,
+        stamp: shop.ledger.run(&"revenue-1".into()).await.unwrap()[0].record.stamp.clone(),
+        attempt: 1,
+        finish: crate::ports::ledger::TaskFinish {
+            records: vec![shop.ledger.run(&"revenue-1".into()).await.unwrap()[0].record.clone()],
+            task: None,
+            deliver: false,
+            stale: vec![("balance".into(), "balance".into(), day(2))],
+            pinned_at: 0,
+        },
+    };
+    cause.stamp.run = run;
+    cause.finish.records[0].stamp = cause.stamp.clone();
+    cause.finish.records[0].table = "elsewhere".into();
+    let head = crate::ports::writer::PartitionWriter::head(&shop.revenue, &cause.scope).await.unwrap();
+    let commit = crate::ports::writer::Commit {
+        version: head.table.clone(),
+        partitions: head,
+        attempts: Vec::new(),
+        kept: None,
+        recorded: false,
+    };
+    shop.ledger.finish(&commit, &[cause]).await.unwrap();
+    assert_eq!(shop.ledger.stale().await.unwrap().len(), 1);
+    shop.scheduled("balance", 2, 2).await;
+    let again = Request::new("again", days(2, 2), "to be sure", "ann").with_job("balance", "v1");
+    let plan = shop.engine().plan(&again).await.unwrap();
+    assert!(plan.is_empty());
+    let _ = shop.engine().submit(&plan, &"ann".into()).await.unwrap();
+    assert_eq!(shop.ledger.stale().await.unwrap(), []);
+}
+
+#[tokio::test]
+async fn a_run_that_is_in_the_ledger_is_not_looked_for_in_the_table_s_history() {
+    let shop = Shop::new();
+    shop.scheduled("revenue", 1, 1).await;
+    shop.orders.append_unmanaged(&orders(&[(1, 9, "FR", 1, false)])).unwrap();
+    for run in ["b", "c", "d"] {
+        let next = RunRequest::scheduled(run, "revenue", day(2)).with_force();
+        let _ = shop.engine().run(&next, &worker("w")).await.unwrap();
+    }
+    let version = shop.revenue.current().await.unwrap();
+    shop.revenue.expire_before(&version).unwrap();
+    let computed = shop.switches.computed.load(Ordering::SeqCst);
+    let again = RunRequest::scheduled("revenue-1", "revenue", day(1));
+    assert_eq!(shop.engine().run(&again, &worker("w")).await.unwrap(), RunOutcome::Committed);
+    assert_eq!(revenues(&shop).await[0], "01 FR 15000", "it is the run that it was");
+    assert_eq!(shop.switches.computed.load(Ordering::SeqCst), computed);
+}
+
+#[tokio::test]
+async fn a_second_run_of_a_published_shadow_over_two_jobs_has_nothing_to_do() {
+    let shop = Shop::new();
+    shop.scheduled("revenue", 1, 3).await;
+    shop.scheduled("balance", 1, 3).await;
+    let request = fix(1, 3).with_mode(Mode::Shadow).with_job("balance", "v1");
+    let _ = shop.backfill(&request).await;
+    shop.accept("fix").await;
+    let _ = shop.engine().publish(&"fix".into(), &"ann".into(), &worker("w1")).await.unwrap();
+    let again = shop.engine().plan(&request).await.unwrap();
+    assert!(again.is_empty(), "{} tasks", again.tasks.len());
+}
+
+#[tokio::test]
+#[ignore = "nothing is marked for a partition that has no run yet"]
+async fn what_was_computed_from_a_replaced_day_while_it_was_replaced_is_stale() {
+    let shop = Shop::new();
+    shop.scheduled("revenue", 1, 1).await;
+    let carry = Request::new("carry", days(1, 1), "first load", "ann").with_job("balance", "v1");
+    let _ = shop.backfill(&carry).await;
+    let _ = shop.backfill(&fix(1, 1)).await;
+    shop.accept("carry").await;
+    let _ = shop.engine().publish(&"carry".into(), &"ann".into(), &worker("w1")).await.unwrap();
+    assert_eq!(contents(&shop.balance).await, ["15000 2026-10-01"]);
+    let stale: Vec<_> = shop.ledger.stale().await.unwrap().into_iter().map(|s| s.partition).collect();
+    assert_eq!(stale, [day(1)]);
+}
+
+#[tokio::test]
+#[ignore = "each interval but the last is refused"]
+async fn a_merge_of_several_intervals_can_be_taken_back() {
+    let shop = Shop::new();
+    shop.scheduled("customers", 1, 2).await;
+    let request = Request::new("fix", days(1, 5), "all of it", "ann")
+        .with_job("customers", "v1")
+        .with_mode(Mode::Direct)
+        .with_force();
+    assert_eq!(shop.backfill(&request).await.state, BackfillState::Published);
+    let plan = shop.engine().plan_rollback(&rollback("back", None)).await.unwrap();
+    assert_eq!(plan.refused, []);
 }

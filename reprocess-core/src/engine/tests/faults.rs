@@ -299,6 +299,16 @@ impl RunLedger for FaultyLedger {
         self.fuse.around(self.inner.finish(commit, entries)).await
     }
 
+    async fn found_unchanged(
+        &self,
+        table: &TableId,
+        partitions: &[crate::domain::partition::PartitionKey],
+        run: &crate::domain::ids::RunId,
+        pinned_at: u64,
+    ) -> Result<()> {
+        self.inner.found_unchanged(table, partitions, run, pinned_at).await
+    }
+
     async fn record_failed(&self, records: &[RunRecord]) -> Result<()> {
         self.inner.record_failed(records).await
     }

@@ -1,6 +1,8 @@
 //! Recording commits.
 
 use super::state::State;
+use crate::domain::ids::{RunId, TableId};
+use crate::domain::partition::PartitionKey;
 use crate::ports::ledger::rules::{self, Upsert};
 use crate::ports::ledger::{LedgerRow, RunRecord, StalePartition, TaskState};
 use crate::ports::writer::{Commit, CommitEntry};
@@ -11,7 +13,7 @@ impl State {
         let mut last = None;
         for record in &finish.records {
             if let Some(position) = self.put_row(rules::fill(record.clone(), commit, entry)) {
-                self.clear_stale(record, finish.pinned_at);
+                self.clear_stale(&record.table, &record.partition, &record.run, finish.pinned_at);
                 last = Some(position);
             }
         }
@@ -50,11 +52,11 @@ impl State {
         }
     }
 
-    /// A run has seen what changed before its inputs were pinned.
-    fn clear_stale(&mut self, record: &RunRecord, pinned_at: u64) {
-        self.stale.retain(|(table, partition, _), stale| {
-            let seen = *table == record.table && partition.overlaps(&record.partition);
-            !(seen && stale.position <= pinned_at)
+    /// A run has computed a partition, or found it unchanged.
+    pub(super) fn clear_stale(&mut self, table: &TableId, key: &PartitionKey, run: &RunId, pinned_at: u64) {
+        self.stale.retain(|_, stale| {
+            let computed = stale.table == *table && key.covers(&stale.partition);
+            !(computed && rules::has_seen(stale, run, pinned_at))
         });
     }
 
@@ -71,7 +73,8 @@ impl State {
                 because: record.run.clone(),
                 position,
             };
-            self.stale.insert((table.clone(), partition.clone(), job.clone()), stale);
+            let place = (table.clone(), partition.clone(), job.clone(), record.run.clone());
+            self.stale.insert(place, stale);
         }
     }
 

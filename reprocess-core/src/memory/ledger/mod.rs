@@ -15,7 +15,8 @@ use async_trait::async_trait;
 use chrono::{DateTime, Utc};
 
 use self::state::State;
-use crate::domain::ids::{Actor, BackfillId, JobName, LogicVersion, TableId, WorkerId};
+use crate::domain::ids::{Actor, BackfillId, JobName, LogicVersion, RunId, TableId, WorkerId};
+use crate::domain::partition::PartitionKey;
 use crate::domain::plan::{Plan, TaskId};
 use crate::domain::scope::Scope;
 use crate::error::{Error, Result};
@@ -85,6 +86,18 @@ impl RunLedger for MemoryLedger {
 
     async fn leave(&self, claim: &Claim, how: Leave, now: DateTime<Utc>) -> Result<bool> {
         Ok(self.lock()?.leave(claim, how, now))
+    }
+
+    async fn found_unchanged(
+        &self,
+        table: &TableId,
+        partitions: &[PartitionKey],
+        run: &RunId,
+        pinned_at: u64,
+    ) -> Result<()> {
+        let mut state = self.lock()?;
+        partitions.iter().for_each(|key| state.clear_stale(table, key, run, pinned_at));
+        Ok(())
     }
 
     async fn record_failed(&self, records: &[RunRecord]) -> Result<()> {

@@ -315,8 +315,20 @@ pub trait RunLedger: LedgerReader + Any {
     async fn release_deliveries(&self, keys: &[String], by: &Actor, now: DateTime<Utc>) -> Result<u64>;
 
     /// Records a commit: the rows, the tasks as committed, deliveries of the committed attempts released, suppressed or
-    /// duplicate, those of other attempts withdrawn, downstream partitions stale. Idempotent.
+    /// duplicate, those of other attempts withdrawn, downstream partitions stale. What a partition had become stale by up
+    /// to the position at which the inputs were pinned, or by an earlier task of the same run, it is no longer.
+    /// Idempotent.
     async fn finish(&self, commit: &Commit, entries: &[CommitEntry]) -> Result<()>;
+
+    /// Says that a run has found partitions unchanged: it writes no row, and what [`finish`](Self::finish) would no
+    /// longer count as stale is stale no longer. Idempotent.
+    async fn found_unchanged(
+        &self,
+        table: &TableId,
+        partitions: &[PartitionKey],
+        run: &RunId,
+        pinned_at: u64,
+    ) -> Result<()>;
 
     /// Records runs that failed for good outside of any backfill. An upsert that never replaces a committed row.
     async fn record_failed(&self, records: &[RunRecord]) -> Result<()>;

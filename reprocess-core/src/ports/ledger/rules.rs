@@ -2,9 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::record::{BackfillState, RunRecord, RunStatus, TaskState};
+use super::record::{BackfillState, RunRecord, RunStatus, StalePartition, TaskState};
 use super::{Overlap, Submitted};
-use crate::domain::ids::TableId;
+use crate::domain::ids::{RunId, TableId};
 use crate::domain::partition::PartitionKey;
 use crate::domain::plan::{Plan, Task, TaskId};
 use crate::domain::value::Value;
@@ -168,6 +168,12 @@ pub fn upsert(known: Option<RunStatus>, new: RunStatus) -> Upsert {
         (Some(RunStatus::Failed), RunStatus::Failed) => Upsert::InPlace,
         (Some(RunStatus::Committed), _) => Upsert::Keep,
     }
+}
+
+/// Whether a run that computed a partition has seen what made it stale: it was there when the inputs were pinned, or an
+/// earlier task of the run did it, since a plan lets a task wait for all that it reads.
+pub fn has_seen(stale: &StalePartition, run: &RunId, pinned_at: u64) -> bool {
+    stale.position <= pinned_at || stale.because == *run
 }
 
 /// The attempt of an entry that was committed, which need not be the one that the entry names.

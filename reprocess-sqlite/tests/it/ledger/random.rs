@@ -104,7 +104,7 @@ impl Both {
     }
 
     async fn step(&mut self) -> String {
-        let what = self.below(20);
+        let what = self.below(21);
         match what {
             0 => self.submit().await,
             1 | 2 => self.transition().await,
@@ -116,6 +116,7 @@ impl Both {
             11 => self.prepare().await,
             12 => self.release().await,
             19 => self.record_failed().await,
+            20 => self.found_unchanged().await,
             13 if !self.told.is_empty() => self.tell_again().await,
             _ => self.finish().await,
         }
@@ -222,6 +223,14 @@ impl Both {
         let tasks = [TaskId(0), self.pick(&[TaskId(1), TaskId(2)])];
         let now = at(self.now);
         let _ = call!(self.restage(&id, &tasks, "moved", now));
+    }
+
+    async fn found_unchanged(&mut self) {
+        let (table, run) = (self.pick(&TABLES).into(), self.pick(&["a.1", "b.1"]).into());
+        let keys = [self.pick(&keys()), self.pick(&keys())];
+        let position = self.memory.position().await.unwrap();
+        let pinned_at = position.saturating_sub(u64::try_from(self.below(3)).unwrap());
+        call!(self.found_unchanged(&table, &keys, &run, pinned_at));
     }
 
     async fn acquire(&mut self) {

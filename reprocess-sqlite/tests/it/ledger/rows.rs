@@ -152,6 +152,22 @@ mod laws {
         assert_eq!(ledger.stale().await.unwrap(), []);
         ledger.finish(&done, &[cause]).await.unwrap();
         assert_eq!(ledger.stale().await.unwrap(), [], "the same commit told again is no new change");
+        let again = |run: &str| {
+            let stale = vec![("report".into(), "report".into(), french(1))];
+            entry(TaskFinish { stale, ..finish(vec![record(run, &day(1))]) }, 1)
+        };
+        for cause in [again("r2"), again("r3")] {
+            ledger.finish(&commit("3", &cause, 1), &[cause]).await.unwrap();
+        }
+        let (report, keys) = ("report".into(), [french(1)]);
+        ledger.found_unchanged(&report, &keys, &"r2".into(), 0).await.unwrap();
+        let found = ledger.stale().await.unwrap();
+        assert_eq!(found.len(), 1, "a run has seen what its own earlier tasks did, and nothing else");
+        assert_eq!(found[0].because.as_str(), "r3");
+        ledger.found_unchanged(&report, &[french(1).and("city", "Paris")], &"r4".into(), 99).await.unwrap();
+        assert_eq!(ledger.stale().await.unwrap().len(), 1, "a part of it is not all of it");
+        ledger.found_unchanged(&report, &[day(1)], &"r4".into(), found[0].position).await.unwrap();
+        assert_eq!(ledger.stale().await.unwrap(), []);
     }
 
     pub(super) async fn a_committed_task_is_committed_whatever_became_of_it(ledger: &dyn RunLedger) {
