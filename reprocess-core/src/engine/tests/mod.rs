@@ -3,6 +3,7 @@
 mod backfill;
 mod cases;
 mod crash;
+mod determinism;
 mod faults;
 mod review;
 mod runs;
