@@ -1,5 +1,6 @@
 //! The command line over a small host in memory.
 
 mod arguments;
+mod fuzz;
 mod host;
 mod story;

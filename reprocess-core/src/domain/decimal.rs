@@ -216,4 +216,18 @@ mod tests {
         assert_eq!(d("1").checked_sub(&d("1.001")).unwrap().to_string(), "-0.001");
         assert_eq!(Decimal::new(i256::MAX, 0).checked_add(&d("1")), None);
     }
+
+    proptest::proptest! {
+        #[test]
+        fn what_is_no_decimal_is_refused_and_what_is_one_reads_back(
+            text in proptest::prop_oneof!["[-+.0-9]{0,12}", "-?[0-9]{60,90}(\\.[0-9]{0,90})?", "\\PC{0,12}"],
+        ) {
+            if let Ok(decimal) = text.parse::<Decimal>() {
+                let again: Decimal = decimal.to_string().parse().unwrap();
+                proptest::prop_assert_eq!(again, decimal);
+                proptest::prop_assert_eq!((again.unscaled(), again.scale()), (decimal.unscaled(), decimal.scale()));
+                let _ = (decimal.normalized(), decimal.to_f64(), decimal.checked_abs(), decimal.rescale(9));
+            }
+        }
+    }
 }

@@ -63,16 +63,45 @@ impl History {
         self.jobs.entry(job).or_default().entry(partition).or_default().push(sample);
     }
 
-    /// The median of the runs of this very partition, else of all runs of the job; `None` where no run knows it.
-    fn expect(
-        &self,
-        job: &JobName,
-        partition: &PartitionKey,
-        of: impl Fn(&Sample) -> Option<u64>,
-    ) -> Option<u64> {
-        let partitions = self.jobs.get(job)?;
-        let own = partitions.get(partition).into_iter().flatten().filter_map(&of);
-        median(own.collect()).or_else(|| median(partitions.values().flatten().filter_map(&of).collect()))
+    /// What a task will cost: the medians of the runs of this very partition; what they do not tell, of all runs of the
+    /// job, which are in `overall`.
+    fn expect(&self, job: &JobName, partition: &PartitionKey, overall: Cost) -> Cost {
+        let own = self.jobs.get(job).and_then(|partitions| partitions.get(partition));
+        own.map_or(overall, |samples| Cost::median(samples.iter()).or(overall))
+    }
+
+    /// The medians of all runs of a job.
+    fn overall(&self, job: &JobName) -> Cost {
+        self.jobs.get(job).map_or(Cost::default(), |partitions| Cost::median(partitions.values().flatten()))
+    }
+}
+
+/// What one task will cost, as far as earlier runs tell.
+#[derive(Clone, Copy, Debug, Default)]
+struct Cost {
+    duration_ms: Option<u64>,
+    rows: Option<u64>,
+    read_bytes: Option<u64>,
+    written_bytes: Option<u64>,
+}
+
+impl Cost {
+    fn median<'a>(samples: impl Iterator<Item = &'a Sample> + Clone) -> Self {
+        Self {
+            duration_ms: median(samples.clone().map(|s| s.duration_ms).collect()),
+            rows: median(samples.clone().map(|s| s.rows).collect()),
+            read_bytes: median(samples.clone().filter_map(|s| s.read_bytes).collect()),
+            written_bytes: median(samples.filter_map(|s| s.written_bytes).collect()),
+        }
+    }
+
+    fn or(self, other: Self) -> Self {
+        Self {
+            duration_ms: self.duration_ms.or(other.duration_ms),
+            rows: self.rows.or(other.rows),
+            read_bytes: self.read_bytes.or(other.read_bytes),
+            written_bytes: self.written_bytes.or(other.written_bytes),
+        }
     }
 }
 
@@ -178,47 +207,56 @@ impl Estimate {
 
 /// Estimates the tasks from earlier runs: of each task the median of its own partition, else of its job.
 pub fn estimate(input: &EstimateInput, history: &History) -> Estimate {
-    let all: Vec<_> = input.tasks.iter().chain(&input.downstream).collect();
-    let requested: Vec<_> = input.tasks.iter().collect();
-    let sum = |tasks: &[&(JobName, PartitionKey)], of: fn(&Sample) -> Option<u64>| {
-        let known = tasks.iter().filter_map(|(job, partition)| history.expect(job, partition, of));
-        known.fold(None, |sum: Option<u64>, n| Some(sum.unwrap_or(0).saturating_add(n)))
+    let by_job = by_job(input.tasks.iter().chain(&input.downstream));
+    let overall: BTreeMap<_, _> = by_job.keys().map(|job| (*job, history.overall(job))).collect();
+    let cost = |job: &JobName, partition: &PartitionKey| {
+        history.expect(job, partition, overall.get(job).copied().unwrap_or_default())
     };
+    let costs = |tasks: &[(JobName, PartitionKey)]| -> Vec<Cost> {
+        tasks.iter().map(|(job, partition)| cost(job, partition)).collect()
+    };
+    let (requested, downstream) = (costs(&input.tasks), costs(&input.downstream));
+    let all = || requested.iter().chain(&downstream);
     let concurrency = input.concurrency.max(1);
+    let of_job = |(job, partitions): (&&JobName, &Vec<&PartitionKey>)| {
+        let waves = u64::try_from(partitions.len().div_ceil(concurrency)).unwrap_or(u64::MAX);
+        let durations = partitions.iter().filter_map(|partition| cost(job, partition).duration_ms);
+        Some(median(durations.collect())?.saturating_mul(waves))
+    };
     Estimate {
         tasks: input.tasks.len(),
         downstream_tasks: input.downstream.len(),
         concurrency,
-        wall_ms: wall_ms(&all, concurrency, history),
-        rows: sum(&all, |s| Some(s.rows)),
-        read_bytes: sum(&all, |s| s.read_bytes),
-        written_bytes: sum(&all, |s| s.written_bytes),
-        shadow_bytes: if input.shadow { sum(&requested, |s| s.written_bytes) } else { Some(0) },
-        notes: notes(&all, history),
+        wall_ms: sum(by_job.iter().map(of_job)),
+        rows: sum(all().map(|cost| cost.rows)),
+        read_bytes: sum(all().map(|cost| cost.read_bytes)),
+        written_bytes: sum(all().map(|cost| cost.written_bytes)),
+        shadow_bytes: match input.shadow {
+            true => sum(requested.iter().map(|cost| cost.written_bytes)),
+            false => Some(0),
+        },
+        notes: notes(&by_job, history),
     }
 }
 
-fn by_job<'a>(tasks: &[&'a (JobName, PartitionKey)]) -> BTreeMap<&'a JobName, Vec<&'a PartitionKey>> {
-    let mut jobs: BTreeMap<_, Vec<_>> = BTreeMap::new();
-    tasks.iter().for_each(|(job, partition)| jobs.entry(job).or_default().push(partition));
+/// The sum of what is known; `None` where nothing is.
+fn sum(known: impl Iterator<Item = Option<u64>>) -> Option<u64> {
+    known.flatten().fold(None, |sum: Option<u64>, n| Some(sum.unwrap_or(0).saturating_add(n)))
+}
+
+type ByJob<'a> = BTreeMap<&'a JobName, Vec<&'a PartitionKey>>;
+
+fn by_job<'a>(tasks: impl Iterator<Item = &'a (JobName, PartitionKey)>) -> ByJob<'a> {
+    let mut jobs = ByJob::new();
+    tasks.for_each(|(job, partition)| jobs.entry(job).or_default().push(partition));
     jobs
 }
 
-fn wall_ms(tasks: &[&(JobName, PartitionKey)], concurrency: usize, history: &History) -> Option<u64> {
-    let of_job = |(job, partitions): (&JobName, Vec<&PartitionKey>)| {
-        let waves = u64::try_from(partitions.len().div_ceil(concurrency)).unwrap_or(u64::MAX);
-        let durations = partitions.iter().filter_map(|p| history.expect(job, p, |s| Some(s.duration_ms)));
-        Some(median(durations.collect())?.saturating_mul(waves))
-    };
-    let jobs = by_job(tasks).into_iter().filter_map(of_job);
-    jobs.fold(None, |sum: Option<u64>, ms| Some(sum.unwrap_or(0).saturating_add(ms)))
-}
-
-fn notes(tasks: &[&(JobName, PartitionKey)], history: &History) -> Vec<String> {
+fn notes(by_job: &ByJob<'_>, history: &History) -> Vec<String> {
     let mut notes = Vec::new();
-    for (job, partitions) in by_job(tasks) {
+    for (job, partitions) in by_job {
         let Some(runs) =
-            history.jobs.get(job).filter(|runs| runs.values().any(|samples| !samples.is_empty()))
+            history.jobs.get(*job).filter(|runs| runs.values().any(|samples| !samples.is_empty()))
         else {
             notes.push(format!(
                 "no earlier run of `{job}`: its tasks ({}) are not in the numbers",

@@ -134,8 +134,9 @@ impl Calendar {
         // The local date can run ahead of the period's interval for the minutes that a clock change repeats
         // across midnight, and lag behind it nowhere; the interval decides.
         let first = floor(self.grain, local)?;
-        [next(self.grain, first)?, first, previous(self.grain, first)?]
+        [Some(first), next(self.grain, first), previous(self.grain, first)]
             .into_iter()
+            .flatten()
             .find(|d| self.interval_from(*d).is_some_and(|i| i.contains(instant)))
             .map(Value::Date)
     }
@@ -169,17 +170,28 @@ impl Calendar {
     /// The key `n` existing periods after (or before, where negative) the given one; `None` where `key` is no
     /// key of this calendar.
     pub fn step(&self, key: &Value, n: i64) -> Option<Value> {
-        self.interval(key)?;
+        let own = self.interval(key)?;
         if let (Grain::Hour, Value::Timestamp(t)) = (self.grain, key) {
             return t.checked_add_signed(Duration::try_hours(n)?).map(Value::Timestamp);
         }
         let Value::Date(mut date) = *key else { return None };
         let mut left = n.unsigned_abs();
+        // Two dates that begin at the same instant have a day between them that does not exist.
+        let mut start = if n > 0 { own.end } else { own.start };
         while left > 0 {
-            date = if n > 0 { next(self.grain, date)? } else { previous(self.grain, date)? };
-            if self.interval_from(date).is_some() {
-                left -= 1;
-            }
+            let edge = match n > 0 {
+                true => {
+                    date = next(self.grain, date)?;
+                    next(self.grain, date)?
+                }
+                false => {
+                    date = previous(self.grain, date)?;
+                    date
+                }
+            };
+            let other = start_of_date(self.zone, edge)?;
+            left -= u64::from(other != start);
+            start = other;
         }
         Some(Value::Date(date))
     }
@@ -211,10 +223,14 @@ impl Iterator for Keys {
 
     fn next(&mut self) -> Option<Value> {
         let key = self.next.take()?;
-        if self.calendar.interval(&key)?.start >= self.end {
+        let interval = self.calendar.interval(&key)?;
+        if interval.start >= self.end {
             return None;
         }
-        self.next = self.calendar.step(&key, 1);
+        // Most ranges are one period long, and the search for the period after it costs as much as for its end.
+        if interval.end < self.end {
+            self.next = self.calendar.step(&key, 1);
+        }
         Some(key)
     }
 }

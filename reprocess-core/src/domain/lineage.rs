@@ -8,7 +8,7 @@ use petgraph::graphmap::DiGraphMap;
 use super::ids::{JobName, TableId};
 use super::interval::{Calendar, Interval};
 use super::job::{Catalog, InputSpec, JobSpec, Window, WriteMode};
-use super::partition::{PartitionKey, Partitioning};
+use super::partition::{Dimension, PartitionKey, Partitioning};
 use super::slice::{AsOfSlice, Slice, TimeSlice};
 use super::value::Value;
 use crate::error::{Error, Result};
@@ -105,21 +105,21 @@ pub fn slice(
         })),
         (_, None) if units.iter().all(PartitionKey::is_whole) => Some(Slice::All),
         (_, None) => Some(Slice::Partitions(units.iter().map(|k| rename_time(unit, table, k)).collect())),
-        (window, Some(hull)) => time_slice(job, table, window, &hull, units),
+        (window, Some(hull)) => time_slice(job, unit, table, window, &hull, units),
     };
     Ok(slice)
 }
 
 fn time_slice(
     job: &JobSpec,
+    unit: &Partitioning,
     table: &Partitioning,
     window: &Window,
     hull: &Interval,
     units: &[PartitionKey],
 ) -> Option<Slice> {
     let (column, calendar) = table.time()?;
-    let own_first = calendar.key_at(hull.start())?;
-    let own_last = calendar.keys_in(hull).last()?;
+    let (own_first, own_last) = periods(unit, calendar, hull, units)?;
     let (first, last) = match window {
         Window::Trailing(n) => (calendar.step(&own_first, 1 - i64::from(*n))?, own_last),
         Window::Between { before, after } => {
@@ -131,7 +131,10 @@ fn time_slice(
         }
         _ => (own_first, own_last),
     };
-    let interval = calendar.interval(&first)?.hull(&calendar.interval(&last)?);
+    let interval = match (&first, &last) {
+        (a, b) if a == b => calendar.interval(a)?,
+        (a, b) => calendar.interval(a)?.hull(&calendar.interval(b)?),
+    };
     let keyed = job
         .keyed_by
         .iter()
@@ -142,6 +145,23 @@ fn time_slice(
         _ => PartitionKey::whole(),
     };
     Some(Slice::Time(TimeSlice { column: column.to_owned(), first, last, interval, only }))
+}
+
+/// The first and the last period of a calendar that share time with the units.
+fn periods(
+    unit: &Partitioning,
+    calendar: &Calendar,
+    hull: &Interval,
+    units: &[PartitionKey],
+) -> Option<(Value, Value)> {
+    match unit.time() {
+        // The units' own periods, which need not be looked up in the zone.
+        Some((column, own)) if own == calendar => {
+            let values = || units.iter().filter_map(|key| key.get(column));
+            Some((values().min()?.clone(), values().max()?.clone()))
+        }
+        _ => Some((calendar.key_at(hull.start())?, calendar.keys_in(hull).last()?)),
+    }
 }
 
 fn first_date(unit: &Partitioning, units: &[PartitionKey], hull: &Interval) -> chrono::NaiveDate {
@@ -193,9 +213,10 @@ pub fn affected(
         (Some((column, own)), Some((_, other)), Some(interval)) => {
             match reach(other, &input.window, &interval) {
                 Some(hull) => {
-                    let in_time = |k: &&PartitionKey| unit.interval(k).is_some_and(|i| i.overlaps(&hull));
-                    let keyed = existing.iter().filter(|_| !job.keyed_by.is_empty()).filter(in_time).cloned();
-                    own.keys_in(&hull).map(|v| PartitionKey::of(column, v)).chain(keyed).collect()
+                    let periods: BTreeSet<_> =
+                        own.keys_in(&hull).map(|v| PartitionKey::of(column, v)).collect();
+                    let keyed = below(unit, job, &periods, existing);
+                    periods.iter().chain(keyed).cloned().collect()
                 }
                 None => existing.clone(),
             }
@@ -213,6 +234,26 @@ pub fn affected(
     Ok(affected)
 }
 
+/// The existing units of some periods that bind more than the period.
+fn below<'a>(
+    unit: &Partitioning,
+    job: &JobSpec,
+    periods: &BTreeSet<PartitionKey>,
+    existing: &'a BTreeSet<PartitionKey>,
+) -> Vec<&'a PartitionKey> {
+    let (Some(first), Some(last), false) = (periods.first(), periods.last(), job.keyed_by.is_empty()) else {
+        return Vec::new();
+    };
+    let time = unit.time().map(|(column, _)| column);
+    let of_period = |key: &&PartitionKey| periods.contains(&key.only(time));
+    if unit.dimensions().first().map(Dimension::column) == time {
+        // Keys are ordered by their first column first, so those of the periods stand together.
+        let from = existing.range(first..);
+        return from.take_while(|key| key.only(time) <= *last).filter(of_period).collect();
+    }
+    existing.iter().filter(of_period).collect()
+}
+
 /// The time in which units can lie that read an input's interval; `None` where the window has no bounds.
 fn reach(input: &Calendar, window: &Window, changed: &Interval) -> Option<Interval> {
     let (back, forth) = match window {
@@ -222,6 +263,9 @@ fn reach(input: &Calendar, window: &Window, changed: &Interval) -> Option<Interv
         Window::PreviousOutput => (0, 1),
         Window::AsOf { .. } | Window::All => return None,
     };
+    if (back, forth) == (0, 0) {
+        return Some(*changed);
+    }
     let first = input.step(&input.key_at(changed.start())?, -back)?;
     let last = input.step(&input.keys_in(changed).last()?, forth)?;
     Some(input.interval(&first)?.hull(&input.interval(&last)?))

@@ -1,6 +1,7 @@
 //! Partitionings, and the keys that name partitions.
 
 use std::fmt;
+use std::sync::Arc;
 
 use percent_encoding::{AsciiSet, CONTROLS, percent_decode_str, utf8_percent_encode};
 use serde::de::{MapAccess, Visitor};
@@ -144,7 +145,7 @@ impl Partitioning {
     pub fn check_key(&self, key: &PartitionKey) -> Result<PartitionKey> {
         let mut bound = Vec::with_capacity(key.bound.len());
         for (column, value) in &key.bound {
-            let dimension = self.dimensions.iter().find(|d| d.column() == column);
+            let dimension = self.dimensions.iter().find(|d| d.column() == column.as_ref());
             let Some(dimension) = dimension else {
                 let known: Vec<_> = self.dimensions.iter().map(Dimension::column).collect();
                 return Err(Error::invalid(format!("`{column}` is no dimension of the table"))
@@ -202,7 +203,7 @@ impl Partitioning {
                 }
                 None => Value::Text(decode(value)?),
             };
-            bound.push((column, value));
+            bound.push((column.into(), value));
         }
         self.check_key(&PartitionKey { bound })
     }
@@ -227,7 +228,7 @@ impl Partitioning {
     /// The key that binds only the time dimension; `None` where the table has none.
     pub fn time_key(&self, value: Value) -> Option<PartitionKey> {
         let (column, _) = self.time()?;
-        Some(PartitionKey { bound: vec![(column.to_owned(), value)] })
+        Some(PartitionKey { bound: vec![(column.into(), value)] })
     }
 }
 
@@ -235,7 +236,7 @@ impl Partitioning {
 /// binds nothing means the whole table and is the partition of an unpartitioned one.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PartitionKey {
-    bound: Vec<(String, Value)>,
+    bound: Vec<(Arc<str>, Value)>,
 }
 
 impl PartitionKey {
@@ -252,18 +253,18 @@ impl PartitionKey {
     /// Binds a further column.
     #[must_use]
     pub fn and(mut self, column: impl Into<String>, value: impl Into<Value>) -> Self {
-        self.bound.push((column.into(), value.into()));
+        self.bound.push((column.into().into(), value.into()));
         self
     }
 
     /// The value of a column, `None` where the key leaves it open.
     pub fn get(&self, column: &str) -> Option<&Value> {
-        self.bound.iter().find(|(c, _)| c == column).map(|(_, v)| v)
+        self.bound.iter().find(|(c, _)| c.as_ref() == column).map(|(_, v)| v)
     }
 
     /// The bound columns and their values.
     pub fn bound(&self) -> impl ExactSizeIterator<Item = (&str, &Value)> {
-        self.bound.iter().map(|(c, v)| (c.as_str(), v))
+        self.bound.iter().map(|(c, v)| (c.as_ref(), v))
     }
 
     /// Whether nothing is bound.
@@ -285,7 +286,7 @@ impl PartitionKey {
     #[must_use]
     pub fn only<'a>(&self, columns: impl IntoIterator<Item = &'a str>) -> Self {
         let columns: Vec<_> = columns.into_iter().collect();
-        Self { bound: self.bound.iter().filter(|(c, _)| columns.contains(&c.as_str())).cloned().collect() }
+        Self { bound: self.bound.iter().filter(|(c, _)| columns.contains(&c.as_ref())).cloned().collect() }
     }
 }
 

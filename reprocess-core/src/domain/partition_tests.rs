@@ -109,4 +109,19 @@ proptest! {
     fn no_text_makes_the_parser_panic(text in any::<String>()) {
         let _ = table().parse_key(&text);
     }
+
+    #[test]
+    fn what_looks_like_a_key_is_refused_or_reads_back(
+        text in "((day|country|shard|hour|week|%64ay|x)=([0-9T:Z+-]{0,21}|[+-]?[0-9]{4,6}-[0-9]{2}-[0-9]{2}|%[0-9A-F]{2}|\\PC{0,5})/?){0,4}",
+        grain in prop::sample::select(vec![Grain::Hour, Grain::Day, Grain::Week, Grain::Year]),
+        zone in prop::sample::select(&chrono_tz::TZ_VARIANTS[..]),
+    ) {
+        let by_time = Partitioning::unpartitioned().with_time("hour", grain, zone);
+        for table in [table(), by_time] {
+            if let Ok(key) = table.parse_key(&text) {
+                prop_assert_eq!(&table.parse_key(&key.to_string()).unwrap(), &key);
+                let _ = table.interval(&key);
+            }
+        }
+    }
 }

@@ -23,7 +23,7 @@ use crate::ports::writer::StagedId;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[must_use]
 pub struct Determinism {
-    /// The same rows, to the last bit.
+    /// The same rows, to the last bit. Their order is no difference: a table is a multiset of rows.
     pub same_rows: bool,
     /// What differs between the two runs, in words.
     pub differences: Vec<String>,
@@ -41,7 +41,7 @@ impl Determinism {
 impl fmt::Display for Determinism {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.holds() {
-            return f.write_str("two runs gave the same rows");
+            return f.write_str("two runs gave the same rows, in whatever order");
         }
         if !self.same_rows {
             write!(f, "two runs gave other rows: {}", self.differences.join("; "))?;
@@ -183,16 +183,25 @@ fn differences(first: &[Profile], second: &[Profile]) -> Vec<String> {
     found
 }
 
-/// Whether float totals differ by more than another order of the same rows explains.
-fn float_text(a: &Profile, b: &Profile) -> &'static str {
-    let within = a.totals.iter().all(|(column, total)| match (total, b.totals.get(column)) {
+/// How far apart float totals are, and how far another order of the same rows could bring them.
+fn float_text(a: &Profile, b: &Profile) -> String {
+    let totals = a.totals.iter().filter_map(|(column, total)| match (total, b.totals.get(column)) {
         (Total::Float { sum, tolerance, .. }, Some(Total::Float { sum: other, tolerance: more, .. })) => {
-            (sum - other).abs() <= tolerance + more
+            Some(((sum - other).abs(), tolerance + more))
         }
-        _ => true,
+        _ => None,
     });
-    match within {
-        true => "within the tolerance of another order of rows",
-        false => "by more than another order of rows explains",
+    let (apart, tolerance) = totals
+        .max_by(|(a, within_a), (b, within_b)| (a - within_a).total_cmp(&(b - within_b)))
+        .unwrap_or((0.0, 0.0));
+    match apart <= tolerance {
+        true => {
+            format!(
+                "by {apart:.1e} in total, within the tolerance of {tolerance:.1e} of another order of rows"
+            )
+        }
+        false => format!(
+            "by {apart:.1e} in total, more than the {tolerance:.1e} that another order of rows explains"
+        ),
     }
 }

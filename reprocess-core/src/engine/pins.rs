@@ -43,7 +43,7 @@ impl Engine {
         for task in &plan.tasks {
             let Action::Compute { inputs, .. } = &task.action else { continue };
             for input in inputs.values().filter(|input| input.produced_by.is_empty()) {
-                pins.entry(input.pin.table.clone()).or_default().push(input.pin.clone());
+                pins.entry(input.pin.table.clone()).or_default().push(input.pin.as_ref().clone());
             }
         }
         for list in pins.values_mut() {
@@ -96,7 +96,7 @@ impl Engine {
 
     async fn pinned(&self, input: &PlannedInput, pinning: &Pinning<'_>) -> Result<PinnedInput> {
         let reader = Arc::clone(self.host.reader(&input.pin.table)?);
-        let mut pin = input.pin.clone();
+        let mut pin = input.pin.as_ref().clone();
         if self.repins(input, pinning) {
             pin.version = reader.current().await?;
             let versions = reader.slice_versions(&pin.version, std::slice::from_ref(&pin.slice)).await?;

@@ -218,7 +218,8 @@ impl Engine {
             result.after = profiles;
         }
         if let Action::Compute { inputs, fingerprint } = &at.task.action {
-            result.inputs = inputs.iter().map(|(name, input)| (name.clone(), input.pin.clone())).collect();
+            result.inputs =
+                inputs.iter().map(|(name, input)| (name.clone(), input.pin.as_ref().clone())).collect();
             result.fingerprint = fingerprint.clone();
         }
         Ok(result)

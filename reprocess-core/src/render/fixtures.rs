@@ -47,7 +47,10 @@ pub(super) fn task(id: u32, d: u32) -> Task {
         interval: calendar.interval(&Value::Date(date(d))),
         scope: Scope::key(day(d)).unwrap(),
         action: Action::Compute {
-            inputs: BTreeMap::from([("flights".to_owned(), PlannedInput { pin, produced_by: Vec::new() })]),
+            inputs: BTreeMap::from([(
+                "flights".to_owned(),
+                PlannedInput { pin: Box::new(pin), produced_by: Vec::new() },
+            )]),
             fingerprint: None,
         },
         base: Base::new("3".into(), BTreeMap::from([(day(d), "3".into())])),

@@ -19,11 +19,15 @@ pub struct Changed {
 }
 
 /// Units that a plan computes, by their jobs.
-pub type Planned = BTreeSet<(JobName, PartitionKey)>;
+pub type Planned = BTreeMap<JobName, BTreeSet<PartitionKey>>;
 
 /// The units that a plan's tasks compute.
 pub fn planned(tasks: &[Task]) -> Planned {
-    tasks.iter().flat_map(|task| task.units.iter().map(|unit| (task.job.clone(), unit.clone()))).collect()
+    let mut planned = Planned::new();
+    for task in tasks {
+        planned.entry(task.job.clone()).or_default().extend(task.units.iter().cloned());
+    }
+    planned
 }
 
 impl Changed {
@@ -72,7 +76,7 @@ pub fn reach(catalog: &Catalog, changed: &Changed, existing: &Existing) -> Resul
         reached.jobs.insert(job.name.clone());
         let unit = catalog.unit(job)?;
         let mut found: Vec<_> = causes.into_iter().collect();
-        found.sort_by_key(|(partition, _)| (unit.interval(partition), partition.clone()));
+        found.sort_by_cached_key(|(partition, _)| (unit.interval(partition), partition.clone()));
         for (partition, causes) in found {
             tables.entry(job.output.clone()).or_default().insert(partition.clone());
             reached.partitions.push(Downstream {
@@ -104,6 +108,7 @@ fn causes(
 ) -> Result<Causes> {
     let none = BTreeSet::new();
     let own = existing.get(&job.output).unwrap_or(&none);
+    let computed = changed.planned.get(&job.name).unwrap_or(&none);
     let mut causes = Causes::new();
     for input in &job.inputs {
         let mut queue: Vec<_> = tables.get(&input.table).into_iter().flatten().cloned().collect();
@@ -117,7 +122,7 @@ fn causes(
                 if !is_computed(&unit, own) {
                     continue;
                 }
-                if changed.planned.contains(&(job.name.clone(), unit.clone())) {
+                if computed.contains(&unit) {
                     planned.insert((job.name.clone(), job.output.clone(), unit));
                     continue;
                 }
@@ -133,6 +138,9 @@ fn causes(
 
 /// Whether a run has computed the unit: by itself, with all keys of its period, or with the whole table.
 fn is_computed(unit: &PartitionKey, existing: &BTreeSet<PartitionKey>) -> bool {
+    if existing.contains(unit) {
+        return true;
+    }
     let mut above = PartitionKey::whole();
     let mut prefixes = vec![above.clone()];
     for (column, value) in unit.bound() {

@@ -287,13 +287,13 @@ impl Planner<'_> {
         for input in &job.inputs {
             let planned = match &recorded {
                 Some(pins) => match pins.get(&input.name) {
-                    Some(pin) => PlannedInput { pin: pin.clone(), produced_by: Vec::new() },
+                    Some(pin) => PlannedInput { pin: Box::new(pin.clone()), produced_by: Vec::new() },
                     None => continue,
                 },
                 None => match lineage::slice(self.catalog, job, input, units)? {
                     Some(slice) => PlannedInput {
                         produced_by: self.produced_by(&input.table, &slice)?,
-                        pin: self.pin(&input.table, slice)?,
+                        pin: Box::new(self.pin(&input.table, slice)?),
                     },
                     None => continue,
                 },

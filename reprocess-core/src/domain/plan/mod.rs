@@ -138,7 +138,7 @@ pub enum Action {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PlannedInput {
     /// What is read. Where tasks of the plan produce a part of it, that part is read as they leave it.
-    pub pin: Pin,
+    pub pin: Box<Pin>,
     /// Tasks of the plan whose output is part of the slice.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub produced_by: Vec<TaskId>,
@@ -271,5 +271,9 @@ impl Plan {
     }
 }
 
+#[cfg(test)]
+mod oracle_tests;
+#[cfg(test)]
+mod parse_tests;
 #[cfg(test)]
 mod tests;

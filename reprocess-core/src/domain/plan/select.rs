@@ -131,11 +131,22 @@ fn by_keys(job: &JobSpec, unit: &Partitioning, keys: &BTreeSet<PartitionKey>) ->
         units.insert(bound);
     }
     // A task of one partition inside another of the same selection would compute it twice.
-    let all: Vec<_> = units.iter().cloned().collect();
-    units.retain(|key| !all.iter().any(|other| other != key && other.covers(key)));
-    let mut units: Vec<_> = units.into_iter().collect();
-    units.sort_by_key(|key| unit.interval(key));
+    let mut units = outermost(&units);
+    units.sort_by_cached_key(|key| unit.interval(key));
     Ok(Selected { units, widened })
+}
+
+/// The keys that no other of the set covers.
+fn outermost(keys: &BTreeSet<PartitionKey>) -> Vec<PartitionKey> {
+    let shape = |key: &PartitionKey| key.bound().map(|(column, _)| column.to_owned()).collect::<Vec<_>>();
+    let shapes: BTreeSet<_> = keys.iter().map(shape).collect();
+    let is_inside = |key: &&PartitionKey| {
+        shapes.iter().filter(|shape| shape.len() < key.bound().len()).any(|shape| {
+            let above = key.only(shape.iter().map(String::as_str));
+            above.bound().len() == shape.len() && keys.contains(&above)
+        })
+    };
+    keys.iter().filter(|key| !is_inside(key)).cloned().collect()
 }
 
 /// Rows without a declared order mean that every later interval is merged again, in order.
@@ -155,7 +166,7 @@ fn follow_order(job: &JobSpec, unit: &Partitioning, selected: &mut Selected, exi
         selected.widened.push(Widened { job: job.name.clone(), text });
     }
     selected.units = all.into_iter().collect();
-    selected.units.sort_by_key(|key| unit.interval(key));
+    selected.units.sort_by_cached_key(|key| unit.interval(key));
 }
 
 fn window_text(window: &Window) -> String {

@@ -32,7 +32,7 @@ fn days() -> Partitioning {
 }
 
 /// flights → daily (v1, v2) → weekly by `covering`, → trailing by the last three days.
-fn catalog() -> Catalog {
+pub(super) fn catalog() -> Catalog {
     let mut catalog = Catalog::new();
     catalog
         .add_table(TableSpec::new("flights", Partitioning::unpartitioned().with_time("at", Grain::Day, ZONE)))
@@ -63,17 +63,17 @@ fn catalog() -> Catalog {
     catalog
 }
 
-fn range(first: u32, last: u32) -> Selection {
+pub(super) fn range(first: u32, last: u32) -> Selection {
     let of = |d| date(&format!("2013-03-{d:02}"));
     Selection::Range { first: of(first), last: of(last) }
 }
 
-fn request(selection: Selection) -> Request {
+pub(super) fn request(selection: Selection) -> Request {
     Request::new("fix", selection, "cancelled flights were counted", "ann").with_job("daily", "v2")
 }
 
 /// Facts in which everything is at version 1 and nothing has run.
-fn facts(request: &Request, catalog: &Catalog, existing: Existing) -> Facts {
+pub(super) fn facts(request: &Request, catalog: &Catalog, existing: Existing) -> Facts {
     let needs = expand(request, catalog, &existing).unwrap();
     let mut facts = Facts { existing, ..Facts::default() };
     let one = || PartitionVersion::new("1");
@@ -101,7 +101,7 @@ fn facts(request: &Request, catalog: &Catalog, existing: Existing) -> Facts {
     facts
 }
 
-fn planned(request: &Request, catalog: &Catalog, existing: Existing) -> Plan {
+pub(super) fn planned(request: &Request, catalog: &Catalog, existing: Existing) -> Plan {
     plan(request, catalog, &facts(request, catalog, existing), at("2013-04-01T00:00:00Z")).unwrap()
 }
 
@@ -377,7 +377,7 @@ fn a_replay_reads_what_the_run_recorded_or_is_refused() {
     let mut facts = facts(&replay, &catalog, Existing::new());
     let first = planned(&request(range(9, 10)), &catalog, Existing::new());
     let Action::Compute { inputs, .. } = &first.tasks[0].action else { panic!("a task that computes") };
-    let mut pin = inputs["flights"].pin.clone();
+    let mut pin = inputs["flights"].pin.as_ref().clone();
     pin.version = TableVersion::new("0");
     pin.content = PartitionVersion::new("0");
     let recorded = RecordedInputs { pins: [("flights".into(), pin.clone())].into(), expired: Vec::new() };
@@ -386,7 +386,7 @@ fn a_replay_reads_what_the_run_recorded_or_is_refused() {
     facts.recorded.insert(("daily".into(), day(10)), expired);
     let plan = plan(&replay, &catalog, &facts, at("2013-04-01T00:00:00Z")).unwrap();
     let Action::Compute { inputs, .. } = &plan.tasks[0].action else { panic!("a task that computes") };
-    assert_eq!(inputs["flights"].pin, pin);
+    assert_eq!(*inputs["flights"].pin, pin);
     assert_eq!(
         plan.refused[0].reason,
         "the version of `flights` that run `fix.1` read can no longer be read"
@@ -454,4 +454,33 @@ fn a_correction_reaches_what_was_computed_by_key_or_with_the_whole_table() {
     assert_eq!(reached("delays", &[ua(4), ua(5), day(6)]), [ua(5)]);
     assert_eq!(reached("delays", &[day(5)]), [day(5)]);
     assert_eq!(reached("trend", &[PartitionKey::whole()]), [day(5), day(6), day(7)]);
+}
+
+#[test]
+fn two_years_of_days_are_estimated_as_a_hand_worked_them_out() {
+    let catalog = catalog();
+    let two_years = Selection::Range { first: date("2011-01-01"), last: date("2012-12-30") };
+    let request = request(two_years).with_concurrency(20);
+    let mut facts = facts(&request, &catalog, Existing::new());
+    let sample = crate::domain::estimate::Sample::new(5 * 60_000, 1_000_000)
+        .with_read_bytes(2_700_000_000)
+        .with_written_bytes(2_700_000_000);
+    facts.history.add("daily".into(), day(1), sample);
+    let plan = plan(&request, &catalog, &facts, at("2013-04-01T00:00:00Z")).unwrap();
+    assert_eq!(plan.tasks.len(), 730);
+    // 37 waves of 20 tasks at 5 minutes; 730 times 2.7 GB are 1.971 TB.
+    assert_eq!(
+        plan.estimate.to_string(),
+        "tasks: 730, 20 at a time\nwall time: about 3 h 5 min\nrows: 730000000\nread: 2.0 TB\nwrite: 2.0 TB\n\
+         shadow storage: 2.0 TB"
+    );
+}
+
+#[test]
+fn a_plan_as_it_is_stored() {
+    let catalog = catalog();
+    let request = request(range(9, 10)).with_job("weekly", "v1").with_parameter("rate", 2);
+    let existing = Existing::from([("trend".into(), (9..=12).map(day).collect())]);
+    let plan = planned(&request, &catalog, existing);
+    insta::assert_snapshot!(serde_json::to_string_pretty(&plan).unwrap());
 }

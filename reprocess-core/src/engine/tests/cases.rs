@@ -275,7 +275,7 @@ async fn a_refused_plan_holds_no_pins_and_an_ended_one_leaves_those_of_others() 
     let pin = |plan: &crate::domain::plan::Plan, d: u32| {
         let task = plan.tasks.iter().find(|t| t.units == [day(d)]).unwrap();
         let crate::domain::plan::Action::Compute { inputs, .. } = &task.action else { panic!() };
-        inputs["orders"].pin.clone()
+        inputs["orders"].pin.as_ref().clone()
     };
     assert!(shop.orders.read(&pin(&plan, 3)).await.is_err(), "the pin of the refused plan is still held");
 }

@@ -2,6 +2,7 @@
 
 mod backfill;
 mod cases;
+mod determinism;
 mod review;
 mod runs;
 mod shop;

@@ -1,0 +1,22 @@
+//! Memory of this process as the kernel counts it, so that what SQLite allocates is in it. Linux only.
+
+/// Bytes that are resident now.
+pub(crate) fn resident() -> u64 {
+    field("VmRSS:")
+}
+
+/// The most bytes that were resident since [`reset_peak`].
+pub(crate) fn peak() -> u64 {
+    field("VmHWM:")
+}
+
+/// Begins a new peak.
+pub(crate) fn reset_peak() {
+    std::fs::write("/proc/self/clear_refs", "5").unwrap();
+}
+
+fn field(name: &str) -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix(name)).unwrap();
+    line.split_whitespace().next().unwrap().parse::<u64>().unwrap() * 1024
+}
