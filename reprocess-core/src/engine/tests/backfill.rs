@@ -302,7 +302,7 @@ async fn a_backfill_sends_nothing_until_it_is_released_by_name() {
     assert_eq!(released, ["receipt-5"], "by the scheduled run");
     let suppressed = keys(shop.ledger.deliveries(&of(DeliveryState::Suppressed)).await.unwrap());
     assert!(suppressed.contains(&"receipt-6".to_owned()), "{suppressed:?}");
-    let now = crate::ports::clock::Clock::now(shop.clock.as_ref());
+    let now = shop.clock.now();
     use crate::ports::ledger::RunLedger;
     let sent = shop
         .ledger
