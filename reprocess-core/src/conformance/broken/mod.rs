@@ -113,6 +113,11 @@ const NAMED_BY: [(Broken, &str, &str); 40] = [
         "ledger_rows",
         "what_changed_since_makes_downstream_stale_until_it_ran_again",
     ),
+    (
+        Broken::ForgetsWhatWasRead,
+        "ledger_rows",
+        "what_was_changed_after_it_was_pinned_makes_what_read_it_stale",
+    ),
 ];
 
 #[test]

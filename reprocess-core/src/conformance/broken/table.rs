@@ -194,7 +194,7 @@ impl PartitionWriter for BrokenTable {
         let mut altered = request.clone();
         match (self.broken, &mut altered.intent) {
             (Broken::KeepsPartitionsWithoutRows, intent @ Intent::Replace) => {
-                *intent = Intent::ReplaceDynamic
+                *intent = Intent::ReplaceDynamic;
             }
             (Broken::MergesOlderRows, Intent::Merge(by)) => by.newer = None,
             (Broken::DeletesRowsOfOthers, Intent::Merge(by)) => {
@@ -266,7 +266,7 @@ impl PartitionWriter for BrokenTable {
         let mut outcome = self.inner.commit(asked).await?;
         match &outcome {
             CommitOutcome::AlreadyCommitted(_) if self.is(Broken::ForgetsTheStamp) => {
-                self.write_again(&entries).await?
+                self.write_again(&entries).await?;
             }
             CommitOutcome::Conflicted { moved } if self.is(Broken::CommitsWhatDoesNotConflict) => {
                 self.commit_the_others(&asked, moved).await?;
