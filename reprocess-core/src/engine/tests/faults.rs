@@ -17,7 +17,7 @@ use crate::domain::slice::{Base, Kept};
 use crate::error::{Error, ErrorKind, Result};
 use crate::memory::{MemoryLedger, MemoryTable};
 use crate::ports::delivery::{Delivery, DeliveryRecord};
-use crate::ports::ledger::{Change as StateChange, *};
+use crate::ports::ledger::*;
 use crate::ports::staged::StagedReader;
 use crate::ports::writer::*;
 

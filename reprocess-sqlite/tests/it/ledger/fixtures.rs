@@ -16,8 +16,8 @@ use reprocess_core::domain::slice::{Base, Kept};
 use reprocess_core::domain::value::Value;
 use reprocess_core::ports::delivery::{Delivery, DeliveryState};
 use reprocess_core::ports::ledger::{
-    BackfillState, Change, Claim, DeliveryFilter, RunLedger, RunRecord, Submitted, TaskFinish, TaskResult,
-    TaskState, Transition,
+    BackfillState, Claim, DeliveryFilter, RunLedger, RunRecord, StateChange, Submitted, TaskFinish,
+    TaskResult, TaskState, Transition,
 };
 use reprocess_core::ports::writer::{
     self, Commit, CommitEntry, Intent, Op, Staged, StagedId, StampId, Visibility,
@@ -77,8 +77,8 @@ pub(super) fn plan(id: &str, keys: &[PartitionKey], after: &[&[u32]]) -> Plan {
     plan
 }
 
-pub(super) fn change(from: BackfillState, to: BackfillState) -> Change {
-    Change { from, to, by: me(), approval: None, note: None }
+pub(super) fn change(from: BackfillState, to: BackfillState) -> StateChange {
+    StateChange { from, to, by: me(), approval: None, note: None }
 }
 
 pub(super) fn stamp(run: &str, key: &PartitionKey) -> StampId {
