@@ -9,7 +9,7 @@ use crate::engine::{Engine, Review};
 use crate::error::{Error, ErrorKind, Result};
 use crate::ports::ledger::rules::dependents;
 use crate::ports::ledger::{
-    Approval, BackfillRecord, BackfillState, Change, Overlap, StalePartition, Submitted, TaskRecord,
+    Approval, BackfillRecord, BackfillState, Overlap, StalePartition, StateChange, Submitted, TaskRecord,
     TaskState, Transition,
 };
 use crate::ports::notify::Notice;
@@ -115,7 +115,8 @@ impl Engine {
             digest: digest.to_owned(),
             comment: comment.to_owned(),
         };
-        let change = Change { from: record.state, to, by: by.clone(), approval: Some(approval), note: None };
+        let change =
+            StateChange { from: record.state, to, by: by.clone(), approval: Some(approval), note: None };
         self.go(id, &change).await
     }
 
@@ -136,8 +137,13 @@ impl Engine {
             if !record.state.may_stop() {
                 return Err(wrong_state(id, record.state, to.name()));
             }
-            let change =
-                Change { from: record.state, to, by: by.clone(), approval: None, note: Some(why.to_owned()) };
+            let change = StateChange {
+                from: record.state,
+                to,
+                by: by.clone(),
+                approval: None,
+                note: Some(why.to_owned()),
+            };
             self.go(id, &change).await?;
         }
         // Also where it was stopped before: that call may have died in between.
@@ -175,8 +181,13 @@ impl Engine {
                     .with_advice("abort the backfill instead"));
             }
         }
-        let discard =
-            Change { from: state, to: state, by: by.clone(), approval: None, note: Some(why.to_owned()) };
+        let discard = StateChange {
+            from: state,
+            to: state,
+            by: by.clone(),
+            approval: None,
+            note: Some(why.to_owned()),
+        };
         match self.ledger.discard_staged(id, tasks, &discard, self.clock.now()).await? {
             Transition::Done => {}
             Transition::Elsewhere(state) => {
@@ -197,7 +208,7 @@ impl Engine {
         let rows = self.ledger.changes(id).await?;
         let tasks = self.ledger.tasks(id).await?;
         if record.state != BackfillState::Closed {
-            let change = Change {
+            let change = StateChange {
                 from: record.state,
                 to: BackfillState::Closed,
                 by: by.clone(),
@@ -236,7 +247,7 @@ impl Engine {
     }
 
     /// Changes the state, or says where the backfill is instead.
-    pub(super) async fn go(&self, id: &BackfillId, change: &Change) -> Result<()> {
+    pub(super) async fn go(&self, id: &BackfillId, change: &StateChange) -> Result<()> {
         match self.ledger.transition(id, change, self.clock.now()).await? {
             Transition::Done => Ok(()),
             Transition::Elsewhere(state) => Err(wrong_state(id, state, change.to.name())),

@@ -16,7 +16,7 @@ use crate::engine::record::{Attempt, Beside, Origin};
 use crate::engine::task::{Noted, TaskEnd};
 use crate::error::{Error, ErrorKind, Result};
 use crate::ports::ledger::{
-    BackfillRecord, BackfillState, Change, Claim, Leave, RunStatus, TaskRecord, TaskState, Trigger,
+    BackfillRecord, BackfillState, Claim, Leave, RunStatus, StateChange, TaskRecord, TaskState, Trigger,
 };
 
 /// Something that happened to a task, for whoever watches.
@@ -73,7 +73,7 @@ impl Engine {
         let record = self.backfill(id).await?;
         match record.state {
             BackfillState::Approved | BackfillState::Stale | BackfillState::Failed => {
-                let change = Change {
+                let change = StateChange {
                     from: record.state,
                     to: BackfillState::Running,
                     by: worker_actor(worker),
@@ -236,7 +236,7 @@ impl Engine {
         if to == BackfillState::Published {
             self.note_rollback(&record.plan, worker).await?;
         }
-        let change = Change {
+        let change = StateChange {
             from: BackfillState::Running,
             to,
             by: worker_actor(worker),

@@ -21,7 +21,8 @@ use crate::engine::task::expect;
 use crate::error::{Error, ErrorKind, Result};
 use crate::ports::ledger::rules::dependents;
 use crate::ports::ledger::{
-    BackfillRecord, BackfillState, Change, Fence, RunStatus, TaskRecord, TaskResult, TaskState, Transition,
+    BackfillRecord, BackfillState, Fence, RunStatus, StateChange, TaskRecord, TaskResult, TaskState,
+    Transition,
 };
 use crate::ports::writer::{Change as Write, CommitEntry, Moved};
 
@@ -415,6 +416,6 @@ fn join(all: &mut Option<Base>, base: &Base) {
     }
 }
 
-fn change(from: BackfillState, to: BackfillState, by: &Actor) -> Change {
-    Change { from, to, by: by.clone(), approval: None, note: None }
+fn change(from: BackfillState, to: BackfillState, by: &Actor) -> StateChange {
+    StateChange { from, to, by: by.clone(), approval: None, note: None }
 }

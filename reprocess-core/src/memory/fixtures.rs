@@ -17,7 +17,7 @@ use crate::domain::rows::Column;
 use crate::domain::scope::Scope;
 use crate::domain::slice::Base;
 use crate::domain::value::Value;
-use crate::ports::ledger::{BackfillState, Change, RunRecord, RunStatus, TaskFinish, Trigger};
+use crate::ports::ledger::{BackfillState, RunRecord, RunStatus, StateChange, TaskFinish, Trigger};
 use crate::ports::writer::{Commit, Op, StampId};
 
 pub(super) const JOB: &str = "daily";
@@ -75,8 +75,8 @@ pub(super) fn plan(id: &str, keys: &[PartitionKey], after: &[&[u32]]) -> Plan {
     }
 }
 
-pub(super) fn change(from: BackfillState, to: BackfillState) -> Change {
-    Change { from, to, by: me(), approval: None, note: None }
+pub(super) fn change(from: BackfillState, to: BackfillState) -> StateChange {
+    StateChange { from, to, by: me(), approval: None, note: None }
 }
 
 pub(super) fn stamp(run: &str, key: &PartitionKey) -> StampId {

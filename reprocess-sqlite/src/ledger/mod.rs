@@ -27,7 +27,7 @@ use reprocess_core::domain::plan::{Plan, TaskId};
 use reprocess_core::domain::scope::Scope;
 use reprocess_core::ports::delivery::Delivery;
 use reprocess_core::ports::ledger::{
-    Change, Claim, Fence, Leave, RunLedger, RunRecord, Submitted, TaskResult, TaskState, Transition,
+    Claim, Fence, Leave, RunLedger, RunRecord, StateChange, Submitted, TaskResult, TaskState, Transition,
 };
 use reprocess_core::ports::writer::{Commit, CommitEntry, StagedId};
 use sqlx::{Sqlite, Transaction};
@@ -91,7 +91,12 @@ impl RunLedger for SqliteLedger {
         written(tx, answer).await
     }
 
-    async fn transition(&self, id: &BackfillId, change: &Change, now: DateTime<Utc>) -> Result<Transition> {
+    async fn transition(
+        &self,
+        id: &BackfillId,
+        change: &StateChange,
+        now: DateTime<Utc>,
+    ) -> Result<Transition> {
         let mut tx = self.db.begin_write().await?;
         let answer = backfill::transition(&mut tx, id, change, now).await?;
         written(tx, answer).await
@@ -154,7 +159,7 @@ impl RunLedger for SqliteLedger {
         &self,
         id: &BackfillId,
         tasks: &[TaskId],
-        change: &Change,
+        change: &StateChange,
         now: DateTime<Utc>,
     ) -> Result<Transition> {
         let mut tx = self.db.begin_write().await?;
@@ -169,7 +174,7 @@ impl RunLedger for SqliteLedger {
         &self,
         id: &BackfillId,
         tasks: &[TaskId],
-        change: &Change,
+        change: &StateChange,
         now: DateTime<Utc>,
     ) -> Result<Transition> {
         let mut tx = self.db.begin_write().await?;

@@ -7,7 +7,8 @@ use reprocess_core::Result;
 use reprocess_core::domain::ids::{BackfillId, JobName, LogicVersion, WorkerId};
 use reprocess_core::domain::plan::TaskId;
 use reprocess_core::ports::ledger::{
-    BackfillState, Change, Claim, Leave, Progress, RunRecord, RunStatus, TaskRecord, TaskResult, TaskState,
+    BackfillState, Claim, Leave, Progress, RunRecord, RunStatus, StateChange, TaskRecord, TaskResult,
+    TaskState,
 };
 use reprocess_core::ports::writer::StampId;
 use sqlx::SqliteConnection;
@@ -310,7 +311,7 @@ pub(super) async fn unstage(
     id: &BackfillId,
     tasks: &[TaskId],
     becomes: TaskState,
-    change: &Change,
+    change: &StateChange,
     now: DateTime<Utc>,
 ) -> Result<()> {
     let (generation, _) = backfill::known(conn, id).await?;

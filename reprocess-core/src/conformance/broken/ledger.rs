@@ -15,7 +15,7 @@ use crate::domain::scope::Scope;
 use crate::error::Result;
 use crate::memory::MemoryLedger;
 use crate::ports::delivery::{Delivery, DeliveryRecord};
-use crate::ports::ledger::{Change as StateChange, *};
+use crate::ports::ledger::*;
 use crate::ports::writer::{Commit, CommitEntry, StagedId, StampId};
 
 #[derive(Debug)]

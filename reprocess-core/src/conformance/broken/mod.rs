@@ -64,7 +64,7 @@ pub(super) enum Broken {
 }
 
 /// Each broken promise, and a law that names it.
-const NAMED_BY: [(Broken, &str, &str); 40] = [
+const NAMED_BY: [(Broken, &str, &str); 41] = [
     (Broken::Nothing, "replace", ""),
     (Broken::KeepsPartitionsWithoutRows, "replace", "a_partition_that_receives_no_rows_becomes_empty"),
     (Broken::ReachesBeyondItsScope, "replace", "rows_outside_the_scope_stay"),

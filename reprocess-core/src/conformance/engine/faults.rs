@@ -17,7 +17,7 @@ use crate::domain::scope::Scope;
 use crate::domain::slice::{Base, Kept};
 use crate::error::{Error, ErrorKind, Result};
 use crate::ports::delivery::{Delivery, DeliveryRecord};
-use crate::ports::ledger::{Change as StateChange, *};
+use crate::ports::ledger::*;
 use crate::ports::staged::StagedReader;
 use crate::ports::writer::*;
 

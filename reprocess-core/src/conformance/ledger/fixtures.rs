@@ -14,8 +14,8 @@ use crate::domain::slice::{Base, Kept};
 use crate::domain::value::Value;
 use crate::ports::delivery::{Delivery, DeliveryState};
 use crate::ports::ledger::{
-    BackfillState, Change, Claim, DeliveryFilter, RunLedger, RunRecord, Submitted, TaskFinish, TaskResult,
-    TaskState, Transition,
+    BackfillState, Claim, DeliveryFilter, RunLedger, RunRecord, StateChange, Submitted, TaskFinish,
+    TaskResult, TaskState, Transition,
 };
 use crate::ports::writer::{self, Commit, CommitEntry, Intent, Op, Staged, StagedId, StampId, Visibility};
 use arrow_schema::Schema;
@@ -74,8 +74,8 @@ pub(in crate::conformance) fn plan(id: &str, keys: &[PartitionKey], after: &[&[u
     plan
 }
 
-pub(in crate::conformance) fn change(from: BackfillState, to: BackfillState) -> Change {
-    Change { from, to, by: me(), approval: None, note: None }
+pub(in crate::conformance) fn change(from: BackfillState, to: BackfillState) -> StateChange {
+    StateChange { from, to, by: me(), approval: None, note: None }
 }
 
 pub(in crate::conformance) fn stamp(run: &str, key: &PartitionKey) -> StampId {

@@ -5,7 +5,7 @@ use crate::domain::plan::TaskId;
 use crate::domain::scope::Scope;
 use crate::ports::delivery::DeliveryState;
 use crate::ports::ledger::{
-    Approval, BackfillState, Change, Leave, Overlap, RunStatus, Submitted, TaskState, Transition,
+    Approval, BackfillState, Leave, Overlap, RunStatus, StateChange, Submitted, TaskState, Transition,
 };
 
 use super::fixtures::*;
@@ -73,11 +73,14 @@ pub(in crate::conformance) async fn a_state_changes_only_from_the_one_expected_a
     let error = ledger.transition(&"none".into(), &change(Planned, Approved), at(1)).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::NotFound);
     let approval = Approval { by: me(), at: at(1), digest: "d".into(), comment: "looks right".into() };
-    let approve = Change { approval: Some(approval.clone()), ..change(Planned, Approved) };
+    let approve = StateChange { approval: Some(approval.clone()), ..change(Planned, Approved) };
     assert_eq!(ledger.transition(&id, &approve, at(1)).await.unwrap(), Transition::Done);
     move_to(ledger, "fix", Approved, Running, 2).await;
-    let fail =
-        Change { note: Some("disk".into()), approval: Some(approval.clone()), ..change(Running, Failed) };
+    let fail = StateChange {
+        note: Some("disk".into()),
+        approval: Some(approval.clone()),
+        ..change(Running, Failed)
+    };
     assert_eq!(ledger.transition(&id, &fail, at(3)).await.unwrap(), Transition::Done);
     let record = ledger.backfill(&id).await.unwrap().unwrap();
     assert_eq!((record.state, record.changed_at, record.note), (Failed, at(3), Some("disk".into())));
@@ -201,7 +204,7 @@ pub(in crate::conformance) async fn restaging_makes_staged_tasks_pending_again(f
     let id = "fix".into();
     move_to(ledger, "fix", Running, AwaitingReview, 18).await;
     let tasks = [TaskId(0), TaskId(1), TaskId(7)];
-    let stale = |from| Change { note: Some("moved".into()), ..change(from, Stale) };
+    let stale = |from| StateChange { note: Some("moved".into()), ..change(from, Stale) };
     let answer = ledger.restage(&id, &tasks, &stale(Publishing), at(19)).await.unwrap();
     assert_eq!(answer, Transition::Elsewhere(AwaitingReview));
     assert_eq!(states(ledger).await, [TaskState::Staged; 2], "the state was another, so nothing changed");
@@ -235,7 +238,7 @@ pub(in crate::conformance) async fn discarding_cancels_staged_tasks_and_those_th
         }
     }
     let id = "fix".into();
-    let discard = Change { note: Some("wrong".into()), ..change(AwaitingReview, AwaitingReview) };
+    let discard = StateChange { note: Some("wrong".into()), ..change(AwaitingReview, AwaitingReview) };
     let answer = ledger.discard_staged(&id, &[TaskId(1)], &discard, at(19)).await.unwrap();
     assert_eq!(answer, Transition::Elsewhere(Running));
     use TaskState::{Cancelled as Gone, Staged};

@@ -14,7 +14,7 @@ use crate::domain::scope::Scope;
 use crate::domain::validate::{Expectation, Severity};
 use crate::engine::{Publication, RunOutcome, RunRequest};
 use crate::ports::clock::Clock;
-use crate::ports::ledger::{BackfillState, Change, LedgerReader, RunLedger, TaskState, Transition};
+use crate::ports::ledger::{BackfillState, LedgerReader, RunLedger, StateChange, TaskState, Transition};
 use crate::ports::reader::SnapshotReader;
 
 fn balances(rows: &[(u32, i64)]) -> arrow_array::RecordBatch {
@@ -166,7 +166,8 @@ async fn a_publication_that_another_process_has_given_up_sends_no_task_back() {
     let done = shop.backfill(&fix(1, 3).with_mode(Mode::Shadow)).await;
     shop.accept("fix").await;
     let (id, now) = (BackfillId::from("fix"), shop.clock.now());
-    let to = |from, to| Change { from, to, by: "ann".into(), approval: None, note: Some("moved".into()) };
+    let to =
+        |from, to| StateChange { from, to, by: "ann".into(), approval: None, note: Some("moved".into()) };
     let publishing = to(BackfillState::AwaitingReview, BackfillState::Publishing);
     let _ = shop.ledger.transition(&id, &publishing, now).await.unwrap();
     let _ = shop
@@ -334,7 +335,7 @@ async fn a_run_whose_claim_has_passed_on_gives_up_instead_of_trying_for_ever() {
         claims.unwrap().remove(0)
     };
     let record = async || engine.backfill(&"back".into()).await.unwrap();
-    let to = Change {
+    let to = StateChange {
         from: BackfillState::Approved,
         to: BackfillState::Running,
         by: "w".into(),

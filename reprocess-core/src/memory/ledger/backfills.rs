@@ -9,7 +9,7 @@ use crate::domain::ids::{Actor, BackfillId};
 use crate::domain::plan::{Plan, TaskId};
 use crate::error::{Error, ErrorKind, Result};
 use crate::ports::ledger::{
-    BackfillRecord, BackfillState, Change, Submitted, TaskRecord, TaskState, Transition, rules,
+    BackfillRecord, BackfillState, StateChange, Submitted, TaskRecord, TaskState, Transition, rules,
 };
 
 impl State {
@@ -37,7 +37,7 @@ impl State {
     pub(super) fn transition(
         &mut self,
         id: &BackfillId,
-        change: &Change,
+        change: &StateChange,
         now: DateTime<Utc>,
     ) -> Result<Transition> {
         let opened = self.latest_mut(id)?;
@@ -66,7 +66,7 @@ impl State {
         &mut self,
         id: &BackfillId,
         tasks: &[TaskId],
-        change: &Change,
+        change: &StateChange,
         now: DateTime<Utc>,
     ) -> Result<Transition> {
         self.unstage(id, tasks, TaskState::Pending, change, now)
@@ -76,7 +76,7 @@ impl State {
         &mut self,
         id: &BackfillId,
         tasks: &[TaskId],
-        change: &Change,
+        change: &StateChange,
         now: DateTime<Utc>,
     ) -> Result<Transition> {
         let mut all: BTreeSet<_> = tasks.iter().copied().collect();
@@ -90,7 +90,7 @@ impl State {
         id: &BackfillId,
         tasks: &[TaskId],
         becomes: TaskState,
-        change: &Change,
+        change: &StateChange,
         now: DateTime<Utc>,
     ) -> Result<Transition> {
         let answer = self.transition(id, change, now)?;
@@ -125,7 +125,7 @@ impl Opened {
         }
     }
 
-    fn change(&mut self, change: &Change, now: DateTime<Utc>) {
+    fn change(&mut self, change: &StateChange, now: DateTime<Utc>) {
         self.record.state = change.to;
         self.record.changed_at = now;
         self.record.approvals.extend(change.approval.clone());

@@ -22,7 +22,7 @@ use crate::domain::scope::Scope;
 use crate::error::{Error, Result};
 use crate::ports::delivery::Delivery;
 use crate::ports::ledger::{
-    Change, Claim, Fence, Leave, RunLedger, RunRecord, Submitted, TaskResult, Transition,
+    Claim, Fence, Leave, RunLedger, RunRecord, StateChange, Submitted, TaskResult, Transition,
 };
 use crate::ports::writer::{Commit, CommitEntry, StagedId};
 
@@ -60,7 +60,12 @@ impl RunLedger for MemoryLedger {
         Ok(self.lock()?.submit(plan, by, now))
     }
 
-    async fn transition(&self, id: &BackfillId, change: &Change, now: DateTime<Utc>) -> Result<Transition> {
+    async fn transition(
+        &self,
+        id: &BackfillId,
+        change: &StateChange,
+        now: DateTime<Utc>,
+    ) -> Result<Transition> {
         self.lock()?.transition(id, change, now)
     }
 
@@ -109,7 +114,7 @@ impl RunLedger for MemoryLedger {
         &self,
         id: &BackfillId,
         tasks: &[TaskId],
-        change: &Change,
+        change: &StateChange,
         now: DateTime<Utc>,
     ) -> Result<Transition> {
         self.lock()?.restage(id, tasks, change, now)
@@ -119,7 +124,7 @@ impl RunLedger for MemoryLedger {
         &self,
         id: &BackfillId,
         tasks: &[TaskId],
-        change: &Change,
+        change: &StateChange,
         now: DateTime<Utc>,
     ) -> Result<Transition> {
         self.lock()?.discard_staged(id, tasks, change, now)

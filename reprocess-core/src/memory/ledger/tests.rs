@@ -112,7 +112,7 @@ async fn a_state_changes_only_from_the_one_expected_and_along_allowed_ways() {
     let error = ledger.transition(&"none".into(), &change(Planned, Approved), at(1)).await.unwrap_err();
     assert_eq!(error.kind(), crate::ErrorKind::NotFound);
     let approval = Approval { by: me(), at: at(1), digest: "d".into(), comment: "looks right".into() };
-    let approve = Change { approval: Some(approval.clone()), ..change(Planned, Approved) };
+    let approve = StateChange { approval: Some(approval.clone()), ..change(Planned, Approved) };
     assert_eq!(ledger.transition(&id, &approve, at(1)).await.unwrap(), Transition::Done);
     let record = ledger.backfill(&id).await.unwrap().unwrap();
     assert_eq!((record.state, record.changed_at, record.approvals), (Approved, at(1), vec![approval]));
@@ -213,7 +213,7 @@ async fn restaging_makes_staged_tasks_pending_and_leaves_the_others() {
         assert!(ledger.leave(&claim, Leave::Staged(Box::new(result())), at(11)).await.unwrap());
     }
     let id = "fix".into();
-    let to = |from, to| Change { note: Some("production moved".into()), ..change(from, to) };
+    let to = |from, to| StateChange { note: Some("production moved".into()), ..change(from, to) };
     let review = to(Running, BackfillState::AwaitingReview);
     assert_eq!(ledger.transition(&id, &review, at(12)).await.unwrap(), Transition::Done);
     let stale = to(BackfillState::AwaitingReview, BackfillState::Stale);

@@ -95,7 +95,7 @@ pub struct Overlap {
 
 /// A change of state.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Change {
+pub struct StateChange {
     /// The state it must be in.
     pub from: BackfillState,
     /// The state it gets.
@@ -257,7 +257,12 @@ pub trait RunLedger: LedgerReader + Any {
     /// Changes the state of a backfill's latest generation, by compare-and-set and along
     /// [`BackfillState::may_become`]. Going to `Running` from `Failed` makes failed and blocked tasks pending again;
     /// going to a state that does not hold partitions cancels open and staged tasks and withdraws their deliveries.
-    async fn transition(&self, id: &BackfillId, change: &Change, now: DateTime<Utc>) -> Result<Transition>;
+    async fn transition(
+        &self,
+        id: &BackfillId,
+        change: &StateChange,
+        now: DateTime<Utc>,
+    ) -> Result<Transition>;
 
     /// Claims up to `limit` tasks of a running backfill whose earlier tasks succeeded and which the worker can run. Over
     /// all workers no more tasks are claimed at a time than the request's concurrency. A claim that ran out is free
@@ -288,7 +293,7 @@ pub trait RunLedger: LedgerReader + Any {
         &self,
         id: &BackfillId,
         tasks: &[TaskId],
-        change: &Change,
+        change: &StateChange,
         now: DateTime<Utc>,
     ) -> Result<Transition>;
 
@@ -299,7 +304,7 @@ pub trait RunLedger: LedgerReader + Any {
         &self,
         id: &BackfillId,
         tasks: &[TaskId],
-        change: &Change,
+        change: &StateChange,
         now: DateTime<Utc>,
     ) -> Result<Transition>;
 

@@ -1,27 +1,23 @@
 //! Small plans, records and commits.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
+use std::collections::BTreeMap;
 use std::time::Duration;
 
-use arrow_schema::Schema;
 use chrono::{DateTime, Utc};
 use reprocess_core::domain::estimate::{EstimateInput, History, estimate};
 use reprocess_core::domain::ids::{Actor, JobName, LogicVersion, PartitionVersion};
 use reprocess_core::domain::partition::PartitionKey;
 use reprocess_core::domain::plan::Plan;
-use reprocess_core::domain::request::{Request, SchemaPolicy, Selection};
+use reprocess_core::domain::request::{Request, Selection};
 use reprocess_core::domain::scope::Scope;
 use reprocess_core::domain::slice::{Base, Kept};
 use reprocess_core::domain::value::Value;
-use reprocess_core::ports::delivery::{Delivery, DeliveryState};
+use reprocess_core::ports::delivery::Delivery;
 use reprocess_core::ports::ledger::{
-    BackfillState, Change, Claim, DeliveryFilter, RunLedger, RunRecord, Submitted, TaskFinish, TaskResult,
-    TaskState, Transition,
+    BackfillState, Claim, RunLedger, RunRecord, StateChange, Submitted, TaskFinish, TaskResult, TaskState,
+    Transition,
 };
-use reprocess_core::ports::writer::{
-    self, Commit, CommitEntry, Intent, Op, Staged, StagedId, StampId, Visibility,
-};
+use reprocess_core::ports::writer::{self, Commit, CommitEntry, Op, StampId};
 use reprocess_sqlite::{Durability, SqliteConfig, SqliteLedger};
 use serde_json::json;
 
@@ -77,8 +73,8 @@ pub(super) fn plan(id: &str, keys: &[PartitionKey], after: &[&[u32]]) -> Plan {
     plan
 }
 
-pub(super) fn change(from: BackfillState, to: BackfillState) -> Change {
-    Change { from, to, by: me(), approval: None, note: None }
+pub(super) fn change(from: BackfillState, to: BackfillState) -> StateChange {
+    StateChange { from, to, by: me(), approval: None, note: None }
 }
 
 pub(super) fn stamp(run: &str, key: &PartitionKey) -> StampId {
@@ -135,27 +131,6 @@ pub(super) fn mail(key: &str) -> Delivery {
     Delivery { key: key.into(), channel: "mail".into(), payload: json!({ "to": "ada" }) }
 }
 
-pub(super) fn staged(run: &str, attempt: u32) -> StagedId {
-    StagedId { stamp: stamp(run, &day(1)), attempt }
-}
-
-/// What the first attempt of run `fix.1` staged for the first day.
-pub(super) fn staged_set() -> Staged {
-    let key = day(1);
-    Staged {
-        id: staged("fix.1", 1),
-        scope: scope(&key),
-        intent: Intent::Replace,
-        visibility: Visibility::Direct,
-        schema_policy: SchemaPolicy::Refuse,
-        schema: Arc::new(Schema::empty()),
-        received: BTreeSet::from([key]),
-        profiles: Vec::new(),
-        digest: "d".into(),
-        payload: serde_json::Value::Null,
-    }
-}
-
 pub(super) async fn submit(ledger: &dyn RunLedger, plan: &Plan) {
     assert_eq!(ledger.submit(plan, &me(), at(0)).await.unwrap(), Submitted::New);
 }
@@ -187,17 +162,8 @@ pub(super) async fn claim(ledger: &dyn RunLedger, worker: &str, limit: u32, now:
     ledger.claim(&"fix".into(), &worker.into(), &can_run(), limit, TTL, at(now)).await.unwrap()
 }
 
-pub(super) fn numbers(claims: &[Claim]) -> Vec<u32> {
-    claims.iter().map(|claim| claim.task.0).collect()
-}
-
 pub(super) async fn states(ledger: &dyn RunLedger) -> Vec<TaskState> {
     ledger.tasks(&"fix".into()).await.unwrap().iter().map(|task| task.state).collect()
-}
-
-pub(super) async fn deliveries(ledger: &dyn RunLedger) -> Vec<DeliveryState> {
-    let records = ledger.deliveries(&DeliveryFilter::default()).await.unwrap();
-    records.into_iter().map(|record| record.state).collect()
 }
 
 /// A ledger in a folder of its own; one call more is another handle on the same file.

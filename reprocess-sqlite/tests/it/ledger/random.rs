@@ -13,8 +13,8 @@ use reprocess_core::domain::plan::TaskId;
 use reprocess_core::domain::request::SchemaPolicy;
 use reprocess_core::memory::MemoryLedger;
 use reprocess_core::ports::ledger::{
-    BackfillState, Change, Claim, DeliveryFilter, Fence, Leave, LedgerReader, RunLedger, RunRecord,
-    RunStatus, TaskFinish, TaskResult, Trigger,
+    BackfillState, Claim, DeliveryFilter, Fence, Leave, LedgerReader, RunLedger, RunRecord, RunStatus,
+    StateChange, TaskFinish, TaskResult, Trigger,
 };
 use reprocess_core::ports::writer::{Commit, CommitEntry, Intent, Staged, StagedId, Visibility};
 use reprocess_sqlite::SqliteLedger;
@@ -226,7 +226,7 @@ impl Both {
         let known = self.memory.backfill(&id).await.unwrap().map(|record| record.state);
         let to = self.pick(&[BackfillState::Stale, BackfillState::AwaitingReview]);
         let from = known.unwrap_or(BackfillState::Publishing);
-        let stale = Change { note: Some("moved".into()), ..change(from, to) };
+        let stale = StateChange { note: Some("moved".into()), ..change(from, to) };
         let _ = call!(self.restage(&id, &tasks, &stale, now));
     }
 
@@ -235,7 +235,8 @@ impl Both {
         let tasks = [self.pick(&[TaskId(0), TaskId(1), TaskId(7)])];
         let known = self.memory.backfill(&id).await.unwrap().map(|record| record.state);
         let from = known.unwrap_or(BackfillState::AwaitingReview);
-        let change = Change { note: Some("wrong".into()), ..change(from, BackfillState::AwaitingReview) };
+        let change =
+            StateChange { note: Some("wrong".into()), ..change(from, BackfillState::AwaitingReview) };
         let now = at(self.now);
         let _ = call!(self.discard_staged(&id, &tasks, &change, now));
     }
