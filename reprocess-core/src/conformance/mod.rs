@@ -1,0 +1,3 @@
+//! The suite that every backend is judged by.
+
+pub mod simulation;

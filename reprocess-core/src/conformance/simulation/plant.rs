@@ -1,0 +1,37 @@
+//! Defects that can be built into a backend on purpose, to see whether the simulation names them.
+
+/// One defect.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Plant {
+    /// The writer does not compare the base.
+    NoBase,
+    /// The writer does not recognise a stamp.
+    NoStamp,
+    /// The writer never finds a commit, so that nothing is adopted.
+    NoAdopt,
+    /// Neither the fence nor the claim is compared at the commit.
+    NoFence,
+    /// The ledger writes a second row when it is told the same again.
+    NoUpsert,
+    /// A commit leaves out one of its partitions.
+    Half,
+    /// Suppressed deliveries are released at the commit.
+    Delivers,
+    /// A commit is told to the ledger only where the reply came.
+    NoFinish,
+}
+
+impl Plant {
+    /// Every defect.
+    pub const ALL: [Self; 8] = [
+        Self::NoBase,
+        Self::NoStamp,
+        Self::NoAdopt,
+        Self::NoFence,
+        Self::NoUpsert,
+        Self::Half,
+        Self::Delivers,
+        Self::NoFinish,
+    ];
+}
