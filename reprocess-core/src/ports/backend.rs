@@ -119,6 +119,7 @@ impl Commit {
             attempts: request.entries.iter().map(attempt).collect(),
             kept: None,
             recorded: false,
+            order: 0,
         }
     }
 }

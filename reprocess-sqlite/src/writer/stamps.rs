@@ -114,6 +114,7 @@ pub(super) fn summed(mut done: Vec<Done>) -> Result<Commit> {
             // Each commit kept its own; one of them would not restore all.
             kept: None,
             recorded: sum.recorded && next.recorded,
+            order: next.order,
         }
     }))
 }

@@ -4,6 +4,7 @@ mod backfill;
 mod cases;
 mod crash;
 mod faults;
+mod late;
 mod review;
 mod runs;
 mod shop;

@@ -166,7 +166,8 @@ impl State {
         });
         let version = self.table_version();
         let partitions = Base::new(version.clone(), partitions);
-        let commit = Commit { version, partitions, attempts, kept, recorded: false };
+        let order = u64::try_from(self.commits.len()).unwrap_or(u64::MAX).saturating_add(1);
+        let commit = Commit { version, partitions, attempts, kept, recorded: false, order };
         self.commits.push(commit.clone());
         Ok(commit)
     }

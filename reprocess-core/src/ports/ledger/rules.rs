@@ -170,6 +170,13 @@ pub fn upsert(known: Option<RunStatus>, new: RunStatus) -> Upsert {
     }
 }
 
+/// Whether a row is of a later commit than one that is only told now, over the same rows: it keeps its place after it.
+pub fn came_after(known: &RunRecord, told: &RunRecord) -> bool {
+    let both = known.status == RunStatus::Committed && told.status == RunStatus::Committed;
+    let later = told.order > 0 && known.order > told.order;
+    both && later && known.table == told.table && known.partition.overlaps(&told.partition)
+}
+
 /// The attempt of an entry that was committed, which need not be the one that the entry names.
 pub fn committed_attempt(commit: &Commit, entry: &CommitEntry) -> u32 {
     let of = |stamp: &StampId| commit.attempts.iter().find(|(s, _)| s == stamp).map(|(_, attempt)| *attempt);
@@ -189,6 +196,7 @@ pub fn fill(mut record: RunRecord, commit: &Commit, entry: &CommitEntry) -> RunR
     record.error = None;
     record.attempt = committed_attempt(commit, entry);
     record.output = Some(commit.version.clone());
+    record.order = commit.order;
     record.kept.clone_from(&commit.kept);
     record
 }
