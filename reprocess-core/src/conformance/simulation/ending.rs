@@ -21,8 +21,10 @@ pub(super) async fn end(sim: &mut Sim, steps: &[Step], started: &[Option<usize>]
     for (step, actor) in steps.iter().zip(started) {
         let Some(actor) = actor else { continue };
         let well = matches!(sim.results[*actor], Some(Ok(_)));
-        if let (Act::Schedule { .. }, false) = (&step.act, well) {
-            must(sim, &step.act).await?;
+        if let (Act::Schedule { run, job, day, force, keep, .. }, false) = (&step.act, well) {
+            // Whoever died holds a lease that runs out.
+            let (run, day, force, keep, leased) = (*run, *day, *force, *keep, WhenLeased::Wait);
+            must(sim, &Act::Schedule { run, job, day, force, keep, leased }).await?;
         }
     }
     for (n, day) in (1..=DAYS).enumerate() {

@@ -22,6 +22,7 @@ use crate::ports::ledger::{
     Outdated, Progress, QueueTime, RunLedger, RunRecord, StalePartition, Submitted, TaskRecord, TaskResult,
     Transition, Trigger,
 };
+use crate::ports::writer::Change::Adopt;
 use crate::ports::writer::{Commit, CommitEntry, StagedId};
 
 /// A ledger behind a gate. Without a port it is one that no backend recognises, and without scheduling points.
@@ -182,6 +183,9 @@ impl RunLedger for SimLedger {
         if self.has(Plant::NoFinish) {
             return self.around("finish", async { Ok(()) }).await;
         }
+        if self.has(Plant::NoAdopt) && entries.iter().all(|entry| matches!(entry.change, Adopt)) {
+            return self.around("finish", async { Ok(()) }).await;
+        }
         let inner = async {
             if self.has(Plant::NoUpsert) {
                 let mut again = entries.to_vec();
@@ -193,6 +197,11 @@ impl RunLedger for SimLedger {
                     }
                 }
                 return self.inner.finish(commit, &again).await;
+            }
+            if self.has(Plant::Delivers) {
+                let mut all = entries.to_vec();
+                all.iter_mut().for_each(|entry| entry.finish.deliver = true);
+                return self.inner.finish(commit, &all).await;
             }
             self.inner.finish(commit, entries).await
         };

@@ -8,7 +8,7 @@ pub enum Plant {
     NoBase,
     /// The writer does not recognise a stamp.
     NoStamp,
-    /// The writer never finds a commit, so that nothing is adopted.
+    /// What is found committed is not told to the ledger.
     NoAdopt,
     /// Neither the fence nor the claim is compared at the commit.
     NoFence,

@@ -136,6 +136,12 @@ impl Simulation {
         }
     }
 
+    /// Runs so many histories to the last, and answers every one that broke a law, as it was.
+    pub fn survey(&self, first: u64, count: u64) -> Vec<(u64, String)> {
+        let law = |seed: u64| self.once(seed, &history::of(seed), false).law.err();
+        (first..first + count).filter_map(|seed| Some((seed, law(seed)?))).collect()
+    }
+
     /// Runs a history twice, and holds that both did exactly the same.
     pub fn check_replay(&self, seed: u64) -> Result<(), String> {
         let steps = history::of(seed);

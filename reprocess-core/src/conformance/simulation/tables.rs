@@ -228,7 +228,7 @@ impl PartitionWriter for SimWriter {
 
     async fn find_commit(&self, stamp: &StampId, scope: &Scope, since: &Base) -> Result<Found> {
         let inner = async {
-            match self.has(Plant::NoStamp) || self.has(Plant::NoAdopt) {
+            match self.has(Plant::NoStamp) {
                 true => Ok(Found::No),
                 false => self.inner.find_commit(stamp, scope, since).await,
             }

@@ -85,3 +85,13 @@ fn each_defect_is_found() {
         println!("{plant:?}: seed {}: {}", failure.seed, failure.law);
     }
 }
+
+#[test]
+#[ignore = "for a look at every seed that fails"]
+fn survey() {
+    let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
+    let (first, count) = (number("REPROCESS_FIRST").unwrap_or(0), number("REPROCESS_SEEDS").unwrap_or(100));
+    for (seed, law) in memory().survey(first, count) {
+        println!("{seed}: {law}");
+    }
+}
