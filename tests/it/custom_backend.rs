@@ -81,8 +81,14 @@ async fn stage(table: &DirTable, run: &str, days: &[u32], rows: &[(u32, i64)]) -
 }
 
 async fn commit(table: &DirTable, staged: &Staged, base: &Base) -> CommitOutcome {
-    let finish =
-        TaskFinish { records: Vec::new(), task: None, deliver: false, stale: Vec::new(), pinned_at: 0 };
+    let finish = TaskFinish {
+        records: Vec::new(),
+        task: None,
+        deliver: false,
+        stale: Vec::new(),
+        pinned_at: 0,
+        reads: Vec::new(),
+    };
     let entry = CommitEntry {
         scope: staged.scope.clone(),
         change: Change::Apply(staged.clone()),
@@ -127,7 +133,8 @@ async fn a_partition_that_moved_is_not_overwritten_also_where_it_was_empty() {
     let staged = stage(&table, "slow", &[1], &[(1, 1)]).await.unwrap();
     let base = table.head(&staged.scope).await.unwrap();
     replace(&table, "quick", &[1], &[(1, 2)]).await;
-    let moved = vec![Moved { partition: day(1), by: MovedBy::Content }];
+    let now = table.head(&staged.scope).await.unwrap().partitions[&day(1)].clone();
+    let moved = vec![Moved { partition: day(1), by: MovedBy::Content, now }];
     assert_eq!(commit(&table, &staged, &base).await, CommitOutcome::Conflicted { moved });
     assert_eq!(rows(&table).await, ["2026-10-01: 2"]);
     table.discard(&staged.id).await.unwrap();

@@ -61,11 +61,19 @@ pub struct Definition<'a> {
     output: &'a super::ids::TableId,
     write: &'a super::job::WriteMode,
     unit: &'a super::partition::Partitioning,
+    keyed_by: &'a [String],
 }
 
 impl<'a> Definition<'a> {
     /// The parts of a job with its unit; zone, grain and keys are part of the unit.
     pub fn of(job: &'a JobSpec, unit: &'a super::partition::Partitioning) -> Self {
-        Self { name: &job.name, inputs: &job.inputs, output: &job.output, write: &job.write, unit }
+        Self {
+            name: &job.name,
+            inputs: &job.inputs,
+            output: &job.output,
+            write: &job.write,
+            unit,
+            keyed_by: &job.keyed_by,
+        }
     }
 }

@@ -245,6 +245,22 @@ pub fn dependency_order(catalog: &Catalog) -> Result<Vec<&JobSpec>> {
     order.into_iter().map(|name| catalog.job(&JobName::from(name))).collect()
 }
 
+/// The named jobs and those that read their output, directly or through others.
+pub fn downstream_jobs<'a>(
+    catalog: &'a Catalog,
+    from: impl IntoIterator<Item = &'a JobName>,
+) -> Result<BTreeSet<&'a JobName>> {
+    let mut jobs: BTreeSet<&JobName> = from.into_iter().collect();
+    let mut tables = BTreeSet::new();
+    for job in dependency_order(catalog)? {
+        if jobs.contains(&job.name) || job.inputs.iter().any(|input| tables.contains(&input.table)) {
+            jobs.insert(&job.name);
+            tables.insert(&job.output);
+        }
+    }
+    Ok(jobs)
+}
+
 /// Which jobs write each table.
 pub fn producers(catalog: &Catalog) -> BTreeMap<&TableId, Vec<&JobName>> {
     let mut producers = BTreeMap::<_, Vec<_>>::new();

@@ -21,7 +21,7 @@ pub enum Submission {
     New,
     /// The same plan is in the ledger already, in this state.
     Already(BackfillState),
-    /// Every partition is skipped, so there is nothing to do and the ledger was not touched.
+    /// Every partition is skipped, so there is nothing to do and the ledger got no row.
     NothingToDo,
 }
 
@@ -49,6 +49,7 @@ impl Engine {
             .with_context("backfill", id)
             .with_advice("change the request so that nothing is refused"));
         }
+        self.note_unchanged(plan, &plan.run()).await?;
         if plan.is_empty() {
             return Ok(Submission::NothingToDo);
         }

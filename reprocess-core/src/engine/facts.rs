@@ -3,15 +3,18 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::domain::estimate::Sample;
-use crate::domain::ids::{JobName, RunId, TableId};
+use crate::domain::ids::{JobName, PartitionVersion, RunId, TableId};
 use crate::domain::job::JobSpec;
+use crate::domain::lineage;
 use crate::domain::partition::PartitionKey;
 use crate::domain::plan::facts::{
     CurrentRun, Existing, Facts, KnownBackfill, Needs, Offer, RecordedInputs, Registered,
 };
 use crate::domain::request::Request;
+use crate::domain::scope::Scope;
 use crate::domain::slice::{Pin, Slice};
 use crate::engine::Engine;
+use crate::engine::pins::was_staged;
 use crate::error::{Error, ErrorKind, Result};
 use crate::ports::ledger::{LedgerRow, RunStatus, Trigger};
 use crate::ports::reader::Availability;
@@ -59,10 +62,15 @@ impl Engine {
         }
         for (name, units) in &needs.units {
             let job = self.host.catalog().job(name)?;
-            facts.current.insert(name.clone(), self.current_runs(job, units).await?);
-            let recent = self.ledger.recent(name, self.settings.history_rows).await?;
-            for row in &recent {
-                facts.history.add(name.clone(), row.record.partition.clone(), sample(row));
+            let rows = self.current_rows(job, units).await?;
+            facts.settled.insert(name.clone(), self.settled(job, &rows).await?);
+            facts
+                .current
+                .insert(name.clone(), rows.into_iter().map(|(unit, row)| (unit, current_run(row))).collect());
+        }
+        for job in lineage::downstream_jobs(self.host.catalog(), request.jobs.keys())? {
+            for row in self.ledger.recent(job, self.settings.history_rows).await? {
+                facts.history.add(job.clone(), row.record.partition.clone(), sample(&row));
             }
         }
         if let Some(run) = &needs.recorded {
@@ -103,17 +111,56 @@ impl Engine {
         Ok(())
     }
 
-    /// The current run of each unit.
-    pub(super) async fn current_runs(
+    /// The row of the current run of each unit.
+    async fn current_rows(
         &self,
         job: &JobSpec,
         units: &[PartitionKey],
-    ) -> Result<BTreeMap<PartitionKey, CurrentRun>> {
+    ) -> Result<BTreeMap<PartitionKey, LedgerRow>> {
         let rows = self.ledger.current(&job.output, units).await?;
         let known = units.iter().zip(rows).filter_map(|(unit, row)| Some((unit.clone(), row?)));
         // What another job, or a run over more than this unit, has written is not this unit's own run.
         let own = known.filter(|(unit, row)| row.record.job == job.name && row.record.partition == *unit);
-        Ok(own.map(|(unit, row)| (unit, current_run(row))).collect())
+        Ok(own.collect())
+    }
+
+    /// For each unit the inputs that its run read while they were staged, where production holds just that since.
+    async fn settled(
+        &self,
+        job: &JobSpec,
+        rows: &BTreeMap<PartitionKey, LedgerRow>,
+    ) -> Result<BTreeMap<PartitionKey, BTreeMap<String, PartitionVersion>>> {
+        let mut settled = BTreeMap::<_, BTreeMap<_, _>>::new();
+        for (unit, row) in rows {
+            let staged = row.record.inputs.iter().filter(|(_, pin)| was_staged(&pin.content));
+            for (name, pin) in staged.filter(|(name, _)| job.inputs.iter().any(|input| input.name == **name))
+            {
+                if self.is_settled(pin, row.position).await? {
+                    settled.entry(unit.clone()).or_default().insert(name.clone(), pin.content.clone());
+                }
+            }
+        }
+        Ok(settled)
+    }
+
+    /// Whether every period of the pin's slice is as a run has left it that was recorded before `position`: what was
+    /// staged then was published with, or before, the run that read it, and nothing has come since.
+    async fn is_settled(&self, pin: &Pin, position: u64) -> Result<bool> {
+        let Slice::Time(slice) = &pin.slice else { return Ok(false) };
+        let Some((column, calendar)) = self.host.catalog().table(&pin.table)?.partitioning.time() else {
+            return Ok(false);
+        };
+        let periods: Vec<_> =
+            calendar.keys_in(&slice.interval).map(|v| PartitionKey::of(column, v)).collect();
+        let rows = self.ledger.current(&pin.table, &periods).await?;
+        let head = self.host.writer(&pin.table)?.head(&Scope::keys(periods.iter().cloned())?).await?;
+        let as_left = |(period, row): (&PartitionKey, Option<LedgerRow>)| {
+            row.is_some_and(|row| {
+                let left = row.record.output_partition.as_ref();
+                row.position <= position && left.is_some() && left == head.partitions.get(period)
+            })
+        };
+        Ok(periods.iter().zip(rows).all(as_left))
     }
 
     async fn recorded_facts(&self, run: &RunId, facts: &mut Facts) -> Result<()> {

@@ -130,6 +130,14 @@ impl Engine {
     }
 }
 
+/// What the version of a slice begins with that was read while a part of it was staged.
+const STAGED: &str = "shadow:";
+
+/// Whether a slice was read while a part of it was staged: no reader ever answers such a version.
+pub(super) fn was_staged(content: &PartitionVersion) -> bool {
+    content.as_str().starts_with(STAGED)
+}
+
 /// The version of production with staged sets in place.
 fn overlaid_version(production: &PartitionVersion, staged: &[Staged]) -> PartitionVersion {
     let mut hasher = blake3::Hasher::new();
@@ -138,5 +146,5 @@ fn overlaid_version(production: &PartitionVersion, staged: &[Staged]) -> Partiti
         hasher.update(b"\n");
         hasher.update(set.digest.as_bytes());
     }
-    PartitionVersion::new(format!("shadow:{}", &hasher.finalize().to_hex()[..32]))
+    PartitionVersion::new(format!("{STAGED}{}", &hasher.finalize().to_hex()[..32]))
 }

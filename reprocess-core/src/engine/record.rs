@@ -1,5 +1,6 @@
 //! What the ledger is told of a task.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use chrono::{DateTime, Utc};
@@ -10,11 +11,12 @@ use crate::domain::job::WriteMode;
 use crate::domain::partition::PartitionKey;
 use crate::domain::plan::downstream::{self, Changed, Planned};
 use crate::domain::plan::facts::Existing;
-use crate::domain::plan::{Action, Plan, Task};
+use crate::domain::plan::{Action, Plan, SkipReason, Task};
 use crate::domain::profile::Profile;
 use crate::domain::request::Inputs;
 use crate::domain::scope::Scope;
 use crate::engine::Engine;
+use crate::engine::lease::retried;
 use crate::error::Result;
 use crate::ports::ledger::{Approval, Claim, RunRecord, RunStatus, TaskFinish, TaskResult, Trigger};
 use crate::ports::writer::{Op, StampId};
@@ -39,7 +41,7 @@ pub(super) struct Beside {
 }
 
 /// One attempt at a task.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub(super) struct Attempt<'a> {
     pub(super) plan: &'a Plan,
     pub(super) task: &'a Task,
@@ -81,6 +83,22 @@ impl Engine {
     pub(super) async fn beside(&self, plan: &Plan) -> Result<Beside> {
         let planned = Arc::new(downstream::planned(&plan.tasks));
         Ok(Beside { existing: self.existing().await?, planned })
+    }
+
+    /// Tells the ledger what a plan found unchanged, so that it does not stay stale for want of a row.
+    pub(super) async fn note_unchanged(&self, plan: &Plan, run: &RunId) -> Result<()> {
+        if !matches!(plan.request.inputs, Inputs::Current) {
+            return Ok(());
+        }
+        let mut by_table = BTreeMap::<_, Vec<_>>::new();
+        for skipped in plan.skipped.iter().filter(|s| matches!(s.reason, SkipReason::Unchanged { .. })) {
+            let table = &self.host.catalog().job(&skipped.job)?.output;
+            by_table.entry(table).or_default().push(skipped.partition.clone());
+        }
+        for (table, units) in by_table {
+            retried(self, || self.ledger.found_unchanged(table, &units, run, plan.position)).await?;
+        }
+        Ok(())
     }
 
     /// The stamp of a task's work.
@@ -163,26 +181,57 @@ impl Engine {
             records: self.records(at, Some(result), RunStatus::Committed, None)?,
             task,
             deliver: at.plan.request.deliver,
-            stale: self.stale_after(at, result)?,
+            stale: self.stale_after(at, &result.before, &result.after)?,
             pinned_at: result.pinned_at,
+            reads: self.reads(at, result)?,
         })
     }
 
-    /// Downstream partitions that read what this task changes; what the same plan computes is not among them.
-    fn stale_after(
+    /// The partitions of managed tables in the slices that a task has read. A replay read what was there for another run,
+    /// which the position of its plan says nothing about.
+    fn reads(&self, at: &Attempt<'_>, result: &TaskResult) -> Result<Vec<(TableId, Vec<PartitionKey>)>> {
+        let mut reads = BTreeMap::<_, BTreeSet<_>>::new();
+        if matches!(at.plan.request.inputs, Inputs::Recorded { .. }) {
+            return Ok(Vec::new());
+        }
+        let catalog = self.host.catalog();
+        for pin in result.inputs.values() {
+            let of_table = &catalog.table(&pin.table)?.partitioning;
+            let writers: Vec<_> = catalog.jobs().filter(|job| job.output == pin.table).collect();
+            // Rows of a job with units of its own do not tell which partitions it changed.
+            let other_unit = writers.iter().any(|job| job.unit.as_ref().is_some_and(|unit| unit != of_table));
+            let keys = match other_unit {
+                true => BTreeSet::from([PartitionKey::whole()]),
+                false => pin.slice.keys(of_table),
+            };
+            if !writers.is_empty() {
+                reads.entry(pin.table.clone()).or_default().extend(keys);
+            }
+        }
+        Ok(reads.into_iter().map(|(table, keys)| (table, keys.into_iter().collect())).collect())
+    }
+
+    /// Downstream partitions that read what this task changes. What the same plan computes is among them until its task
+    /// has succeeded, and what it reaches in turn is left to that task.
+    pub(super) fn stale_after(
         &self,
         at: &Attempt<'_>,
-        result: &TaskResult,
+        before: &[Profile],
+        after: &[Profile],
     ) -> Result<Vec<(JobName, TableId, PartitionKey)>> {
         let mut changed = Changed::beside(Arc::clone(&at.beside.planned));
         let content = |profiles: &[Profile], key: &PartitionKey| profile_of(profiles, key).map(|p| p.content);
         let differs = |key: &PartitionKey| {
-            let (before, after) = (content(&result.before, key), content(&result.after, key));
+            let (before, after) = (content(before, key), content(after, key));
             before.is_none() || before != after
         };
         changed.add(&at.task.table, at.task.scope.partitions().into_iter().filter(differs));
         let reached = downstream::reach(self.host.catalog(), &changed, &at.beside.existing)?;
-        Ok(reached.partitions.into_iter().map(|d| (d.job, d.table, d.partition)).collect())
+        let mut stale: Vec<_> =
+            reached.partitions.into_iter().map(|d| (d.job, d.table, d.partition)).collect();
+        let own = |job: &JobName, unit: &PartitionKey| *job == at.task.job && at.task.units.contains(unit);
+        stale.extend(reached.planned.into_iter().filter(|(job, _, unit)| !own(job, unit)));
+        Ok(stale)
     }
 }
 

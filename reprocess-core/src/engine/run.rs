@@ -11,7 +11,7 @@ use crate::engine::lease::retried;
 use crate::engine::record::{Attempt, Origin};
 use crate::engine::task::{Noted, TaskEnd};
 use crate::error::{Error, Result};
-use crate::ports::ledger::{RunStatus, Trigger};
+use crate::ports::ledger::{RunRecord, RunStatus, Trigger};
 
 /// A run of one partition.
 #[derive(Clone, Debug, PartialEq)]
@@ -119,6 +119,9 @@ impl Engine {
     /// Runs one partition at once, under the same leases and guards as a backfill. A failure is recorded and returned;
     /// the scheduler may run it again under the same id.
     pub async fn run(&self, request: &RunRequest, worker: &WorkerId) -> Result<RunOutcome> {
+        if self.is_recorded(request).await? {
+            return Ok(RunOutcome::Committed);
+        }
         let plan = self.plan_run(request).await?;
         if let Some(refused) = plan.refused.first() {
             return Err(Error::invalid(refused.reason.clone())
@@ -127,6 +130,7 @@ impl Engine {
                 .with_context("run", &request.run));
         }
         let Some(task) = plan.tasks.first() else {
+            self.note_unchanged(&plan, &request.run).await?;
             let reason =
                 plan.skipped.first().map_or_else(|| "nothing to do".to_owned(), |s| s.reason.to_string());
             return Ok(RunOutcome::Skipped(reason));
@@ -162,6 +166,18 @@ impl Engine {
                 Err(error)
             }
         }
+    }
+
+    /// Whether the ledger has the run. A plan made now has a base from after its commit, so that the table's history
+    /// could not be asked for it.
+    async fn is_recorded(&self, request: &RunRequest) -> Result<bool> {
+        let rows = self.ledger.run(&request.run).await?;
+        let is_it = |record: &RunRecord| {
+            record.status == RunStatus::Committed
+                && record.job == request.job
+                && record.partition.covers(&request.unit)
+        };
+        Ok(rows.iter().any(|row| is_it(&row.record)))
     }
 
     async fn plan_run(&self, request: &RunRequest) -> Result<Plan> {

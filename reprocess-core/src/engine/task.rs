@@ -90,6 +90,8 @@ impl Engine {
         }
         let resolved = self.resolve(at, Pinning::Committed).await?;
         if let Some(why) = self.unchanged(at, &resolved).await? {
+            let (units, run, pinned_at) = (&at.task.units, &at.origin.run, resolved.pinned_at);
+            retried(self, || self.ledger.found_unchanged(&at.task.table, units, run, pinned_at)).await?;
             return Ok(Some(TaskEnd::Skipped(why)));
         }
         let result = match self.reusable(at, noted).await? {
@@ -126,6 +128,7 @@ impl Engine {
                 .commit(Committing {
                     writer,
                     entries: vec![entry.clone()],
+                    at: vec![*at],
                     base: base.clone(),
                     since: &at.task.base,
                     fence,
@@ -309,6 +312,8 @@ impl Engine {
         let base = if moved.is_empty() { at.task.base.clone() } else { head };
         let resolved = self.resolve(at, pinning).await?;
         if let Some(why) = self.unchanged(at, &resolved).await? {
+            let (units, run, pinned_at) = (&at.task.units, &at.origin.run, resolved.pinned_at);
+            retried(self, || self.ledger.found_unchanged(&at.task.table, units, run, pinned_at)).await?;
             return Ok(TaskEnd::Skipped(why));
         }
         let earlier = self.reusable(at, noted).await?;

@@ -86,13 +86,16 @@ impl CommitRequest<'_> {
     /// that is no longer the current one. `head` is the scope of all entries now. For backends that do not share a
     /// database with the ledger.
     pub async fn refusal(&self, head: &Base) -> Result<Option<CommitOutcome>> {
-        let keys = self.entries.iter().flat_map(|entry| entry.scope.partitions());
-        let differs = |key: &PartitionKey| {
-            let known = self.base.partitions.get(key);
-            known.is_none() || head.partitions.get(key) != known
-        };
-        let moved: Vec<_> =
-            keys.filter(differs).map(|partition| Moved { partition, by: MovedBy::Content }).collect();
+        let mut moved = Vec::new();
+        for partition in self.entries.iter().flat_map(|entry| entry.scope.partitions()) {
+            let Some(now) = head.partitions.get(&partition).cloned() else {
+                return Err(Error::internal("the head does not hold a partition of the commit")
+                    .with_context("partition", partition));
+            };
+            if self.base.partitions.get(&partition) != Some(&now) {
+                moved.push(Moved { partition, by: MovedBy::Content, now });
+            }
+        }
         if !moved.is_empty() {
             return Ok(Some(CommitOutcome::Conflicted { moved }));
         }

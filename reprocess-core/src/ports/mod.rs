@@ -8,4 +8,5 @@ pub mod notify;
 pub mod reader;
 pub mod staged;
 pub mod transform;
+pub mod verbs;
 pub mod writer;

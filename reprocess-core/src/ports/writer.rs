@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use super::ledger::{Fence, RunLedger, TaskFinish};
 use super::reader::{PinnedInput, RowStream};
 use super::staged::StagedReader;
-use crate::domain::ids::{BackfillId, JobName, RunId, TableId, TableVersion};
+use crate::domain::ids::{BackfillId, JobName, PartitionVersion, RunId, TableId, TableVersion};
 use crate::domain::partition::PartitionKey;
 use crate::domain::profile::{Profile, ProfileSpec};
 use crate::domain::request::SchemaPolicy;
@@ -293,6 +293,8 @@ pub struct Moved {
     pub partition: PartitionKey,
     /// How.
     pub by: MovedBy,
+    /// The version that it has now, of the moment in which it was found to have moved.
+    pub now: PartitionVersion,
 }
 
 /// The answer to a commit. Where several apply: already committed, then conflicted, then fenced.

@@ -112,13 +112,12 @@ fn count_tasks(n: u32) -> String {
 }
 
 fn expectation(expected: &Expected) -> String {
-    let text = serde_json::to_string(&expected.expectation).unwrap_or_default();
     let of = expected.job.as_ref().map_or_else(String::new, |job| format!("{job}: "));
     let or = match expected.severity {
         Severity::Review => "or a person looks",
         Severity::Abort => "or it stops",
     };
-    format!("{of}{}, {or}", cut(text.trim_matches('"'), 160))
+    format!("{of}{}, {or}", expected.expectation)
 }
 
 fn runs(page: &mut Page, plan: &Plan, shown: usize) {

@@ -48,7 +48,7 @@ pub(super) async fn record(conn: &mut SqliteConnection, commit: &Commit, entry: 
     for record in &finish.records {
         let position = run::upsert(conn, &rules::fill(record.clone(), commit, entry)).await?;
         if position.is_some() {
-            stale::clear(conn, record, finish.pinned_at).await?;
+            stale::clear(conn, &record.table, &record.partition, &record.run, finish.pinned_at).await?;
             last = position;
         }
     }
@@ -56,6 +56,12 @@ pub(super) async fn record(conn: &mut SqliteConnection, commit: &Commit, entry: 
     if let (Some(position), Some(record)) = (last, finish.records.first()) {
         for partition in &finish.stale {
             stale::mark(conn, partition, &record.run, position).await?;
+        }
+        for (because, position) in stale::missed(conn, finish, &record.run).await? {
+            for record in &finish.records {
+                let own = (record.job.clone(), record.table.clone(), record.partition.clone());
+                stale::mark(conn, &own, &because, position).await?;
+            }
         }
     }
     let ended = finish.records.iter().map(|record| record.finished_at).max();

@@ -21,7 +21,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use chrono::{DateTime, Utc};
 use reprocess_core::Result;
-use reprocess_core::domain::ids::{Actor, BackfillId, JobName, LogicVersion, TableId, WorkerId};
+use reprocess_core::domain::ids::{Actor, BackfillId, JobName, LogicVersion, RunId, TableId, WorkerId};
+use reprocess_core::domain::partition::PartitionKey;
 use reprocess_core::domain::plan::{Plan, TaskId};
 use reprocess_core::domain::scope::Scope;
 use reprocess_core::ports::delivery::Delivery;
@@ -129,16 +130,39 @@ impl RunLedger for SqliteLedger {
         written(tx, answer).await
     }
 
+    async fn found_unchanged(
+        &self,
+        table: &TableId,
+        partitions: &[PartitionKey],
+        run: &RunId,
+        pinned_at: u64,
+    ) -> Result<()> {
+        let mut tx = self.db.begin_write().await?;
+        for key in partitions {
+            stale::clear(&mut tx, table, key, run, pinned_at).await?;
+        }
+        written(tx, ()).await
+    }
+
     async fn record_failed(&self, records: &[RunRecord]) -> Result<()> {
         let mut tx = self.db.begin_write().await?;
         task::record_failed(&mut tx, records).await?;
         written(tx, ()).await
     }
 
-    async fn restage(&self, id: &BackfillId, tasks: &[TaskId], note: &str, now: DateTime<Utc>) -> Result<()> {
+    async fn restage(
+        &self,
+        id: &BackfillId,
+        tasks: &[TaskId],
+        change: &Change,
+        now: DateTime<Utc>,
+    ) -> Result<Transition> {
         let mut tx = self.db.begin_write().await?;
-        task::restage(&mut tx, id, tasks, note, now).await?;
-        written(tx, ()).await
+        let answer = backfill::transition(&mut tx, id, change, now).await?;
+        if answer == Transition::Done {
+            task::restage(&mut tx, id, tasks, change.note.as_deref(), now).await?;
+        }
+        written(tx, answer).await
     }
 
     async fn acquire(

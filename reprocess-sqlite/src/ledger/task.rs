@@ -284,7 +284,7 @@ pub(super) async fn restage(
     conn: &mut SqliteConnection,
     id: &BackfillId,
     tasks: &[TaskId],
-    note: &str,
+    note: Option<&str>,
     now: DateTime<Utc>,
 ) -> Result<()> {
     let (generation, _) = backfill::known(conn, id).await?;

@@ -129,6 +129,9 @@ async fn every_question_searches_an_index() {
     check(run::SUPERSEDE, &[ROWID, current]).await;
     let key = "PRIMARY KEY (shape=? AND partition>? AND partition<?)";
     check(stale::CLEAR, &["PRIMARY KEY (shape=? AND partition=?)", key]).await;
+    let place = "INDEX reprocess_run_place (shape=? AND partition>? AND partition<?)";
+    check(stale::MISSED, &[place]).await;
+    check(stale::MISSED_OF_SHAPE, &["INDEX reprocess_run_shape (shape=? AND rowid>?)"]).await;
     check(lease::OVERLAPPING, &[key, ROWID]).await;
     check(task::FREE, &["INDEX reprocess_task_ready", "INDEX reprocess_task_claimed"]).await;
     check(task::PROGRESS, &["COVERING INDEX reprocess_task_progress", "(id=?)"]).await;
@@ -171,7 +174,7 @@ async fn a_million_rows() {
         "outdated, 36500 of 50 jobs": ledger.outdated(&versions("2")),
         "history of one": ledger.history(&table, &day(9), 20),
         "history of the table": ledger.history(&table, &Default::default(), 20),
-        "run": ledger.run(&reprocess_core::domain::ids::RunId::from("r3.7.9")),
+        "run": ledger.run(&RunId::from("r3.7.9")),
         "changes of 730": ledger.changes(&BackfillId::from("b3.7")),
         "stale": ledger.stale(),
     }
@@ -220,7 +223,14 @@ fn entry(number: i64) -> CommitEntry {
         change: reprocess_core::ports::writer::Change::Adopt,
         stamp: record.stamp.clone(),
         attempt: 1,
-        finish: TaskFinish { records: vec![record], task: None, deliver: true, stale, pinned_at: 0 },
+        finish: TaskFinish {
+            records: vec![record],
+            task: None,
+            deliver: true,
+            stale,
+            pinned_at: 0,
+            reads: vec![],
+        },
     }
 }
 

@@ -187,5 +187,5 @@ CREATE TABLE reprocess_stale (
     key           TEXT    NOT NULL CHECK (json_type(key) = 'object'),
     because       TEXT    NOT NULL,
     position      INTEGER NOT NULL CHECK (position >= 1),
-    PRIMARY KEY (shape, partition, job)
+    PRIMARY KEY (shape, partition, job, because)
 ) STRICT, WITHOUT ROWID;

@@ -196,10 +196,10 @@ async fn moved(
     open: &[CommitEntry],
 ) -> Result<Vec<Moved>> {
     let keys: Vec<PartitionKey> = open.iter().flat_map(|entry| entry.scope.partitions()).collect();
-    let now = base_of(tx, managed, &keys).await?;
-    let is_moved = |key: &PartitionKey| now.partitions.get(key) != request.base.partitions.get(key);
-    let moved = keys.into_iter().filter(|key| is_moved(key));
-    Ok(moved.map(|partition| Moved { partition, by: MovedBy::Content }).collect())
+    let head = base_of(tx, managed, &keys).await?;
+    let moved =
+        head.partitions.into_iter().filter(|(key, now)| request.base.partitions.get(key) != Some(now));
+    Ok(moved.map(|(partition, now)| Moved { partition, by: MovedBy::Content, now }).collect())
 }
 
 /// The staged rows are in production now. What cannot be removed does no harm, and goes with a later `discard`.

@@ -142,8 +142,14 @@ impl RunLedger for SimLedger {
         self.around("leave", self.inner.leave(claim, how, now)).await
     }
 
-    async fn restage(&self, id: &BackfillId, tasks: &[TaskId], note: &str, now: DateTime<Utc>) -> Result<()> {
-        self.around("restage", self.inner.restage(id, tasks, note, now)).await
+    async fn restage(
+        &self,
+        id: &BackfillId,
+        tasks: &[TaskId],
+        change: &Change,
+        now: DateTime<Utc>,
+    ) -> Result<Transition> {
+        self.around("restage", self.inner.restage(id, tasks, change, now)).await
     }
 
     async fn acquire(
@@ -206,6 +212,17 @@ impl RunLedger for SimLedger {
             self.inner.finish(commit, entries).await
         };
         self.around("finish", inner).await
+    }
+
+    async fn found_unchanged(
+        &self,
+        table: &TableId,
+        partitions: &[PartitionKey],
+        run: &RunId,
+        pinned_at: u64,
+    ) -> Result<()> {
+        let inner = self.inner.found_unchanged(table, partitions, run, pinned_at);
+        self.around("found_unchanged", inner).await
     }
 
     async fn record_failed(&self, records: &[RunRecord]) -> Result<()> {

@@ -54,6 +54,8 @@ pub struct Reached {
     pub partitions: Vec<Downstream>,
     /// Their jobs.
     pub jobs: BTreeSet<JobName>,
+    /// Planned units that read what changes, by their table. Nothing is reached through them, since they are computed.
+    pub planned: BTreeSet<(JobName, TableId, PartitionKey)>,
     /// What consumes the changed tables and theirs.
     pub exposures: Vec<Exposure>,
 }
@@ -63,7 +65,7 @@ pub fn reach(catalog: &Catalog, changed: &Changed, existing: &Existing) -> Resul
     let mut tables = changed.tables.clone();
     let mut reached = Reached::default();
     for job in lineage::dependency_order(catalog)? {
-        let causes = causes(catalog, job, &tables, changed, existing)?;
+        let causes = causes(catalog, job, &tables, changed, existing, &mut reached.planned)?;
         if causes.is_empty() {
             continue;
         }
@@ -98,6 +100,7 @@ fn causes(
     tables: &BTreeMap<TableId, BTreeSet<PartitionKey>>,
     changed: &Changed,
     existing: &Existing,
+    planned: &mut BTreeSet<(JobName, TableId, PartitionKey)>,
 ) -> Result<Causes> {
     let none = BTreeSet::new();
     let own = existing.get(&job.output).unwrap_or(&none);
@@ -111,7 +114,11 @@ fn causes(
         let mut seen: BTreeSet<_> = queue.iter().cloned().collect();
         while let Some(cause) = queue.pop() {
             for unit in lineage::affected(catalog, job, input, &cause, own)? {
-                if !is_computed(&unit, own) || changed.planned.contains(&(job.name.clone(), unit.clone())) {
+                if !is_computed(&unit, own) {
+                    continue;
+                }
+                if changed.planned.contains(&(job.name.clone(), unit.clone())) {
+                    planned.insert((job.name.clone(), job.output.clone(), unit));
                     continue;
                 }
                 causes.entry(unit.clone()).or_default().insert((input.table.clone(), cause.clone()));

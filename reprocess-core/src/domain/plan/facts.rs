@@ -49,6 +49,9 @@ pub struct Facts {
     pub offers: BTreeMap<TableId, Offer>,
     /// The current run of each unit, where there is one.
     pub current: BTreeMap<JobName, BTreeMap<PartitionKey, CurrentRun>>,
+    /// Versions of slices by the name of the input, where the current run of a unit read them while they were staged and
+    /// production holds exactly that since: the version that the run recorded stands for the one of now.
+    pub settled: BTreeMap<JobName, BTreeMap<PartitionKey, BTreeMap<String, PartitionVersion>>>,
     /// The inputs that a run recorded, and whether they can be read.
     pub recorded: BTreeMap<(JobName, PartitionKey), RecordedInputs>,
     /// Partitions that have been computed so far.

@@ -303,8 +303,12 @@ impl Planner<'_> {
         let known = inputs.values().all(|input| input.produced_by.is_empty());
         let fingerprint = match known {
             true => {
-                let versions =
-                    inputs.iter().map(|(name, input)| (name.clone(), input.pin.content.clone())).collect();
+                let settled = units.first().and_then(|u| self.facts.settled.get(&job.name)?.get(u));
+                let version = |(name, input): (&String, &PlannedInput)| {
+                    let known = settled.and_then(|versions| versions.get(name));
+                    (name.clone(), known.unwrap_or(&input.pin.content).clone())
+                };
+                let versions = inputs.iter().map(version).collect();
                 Some(self.fingerprint(job, logic, units, &versions)?)
             }
             false => None,

@@ -1,6 +1,7 @@
 //! What a backfill is expected to change, and what not.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
@@ -102,4 +103,52 @@ pub enum Expectation {
         /// Upper bound.
         max: f64,
     },
+}
+
+impl fmt::Display for Tolerance {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Absolute(by) if *by == Decimal::ZERO => f.write_str("exactly"),
+            Self::Absolute(by) => write!(f, "give or take {by}"),
+            Self::Relative(fraction) => write!(f, "give or take {}%", fraction * 100.0),
+        }
+    }
+}
+
+impl fmt::Display for Prediction {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Each(by) => write!(f, "by {by} in every partition"),
+            Self::PerPartition(by) => {
+                write!(f, "by an amount for each of {} partitions", by.len())?;
+                let sum = by.values().try_fold(Decimal::ZERO, |sum, by| sum.checked_add(by));
+                sum.map_or(Ok(()), |sum| write!(f, ", {sum} in all"))
+            }
+        }
+    }
+}
+
+impl fmt::Display for Expectation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::RowCountUnchanged => f.write_str("the number of rows stays"),
+            Self::TotalChanges { column, by, tolerance } => {
+                write!(f, "the total of `{column}` changes {by}, {tolerance}")
+            }
+            Self::TotalOnlyFalls { column } => write!(f, "the total of `{column}` falls or stays"),
+            Self::TotalOnlyRises { column } => write!(f, "the total of `{column}` rises or stays"),
+            Self::TotalUnchanged { column, tolerance } => {
+                write!(f, "the total of `{column}` stays, {tolerance}")
+            }
+            Self::OnlyColumnsChange { columns } => {
+                write!(f, "only these columns change: {}", columns.join(", "))
+            }
+            Self::RowsAddedAtMost(n) => write!(f, "at most {n} rows of a partition are added"),
+            Self::RowsRemovedAtMost(n) => write!(f, "at most {n} rows of a partition are removed"),
+            Self::RowsChangedAtMost(n) => write!(f, "at most {n} rows of a partition are changed"),
+            Self::ChangeWithin { column, quantile, min, max } => {
+                write!(f, "quantile {quantile} of the change of `{column}` lies between {min} and {max}")
+            }
+        }
+    }
 }

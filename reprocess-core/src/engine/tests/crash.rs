@@ -39,7 +39,7 @@ async fn check(n: i64, fault: Fault, mode: Mode, clean: &(Vec<String>, Vec<Strin
     let _ = shop.approved(&shop.engine(), &fix(1, 3).with_mode(mode)).await;
     let fuse = Fuse::new(n, fault);
     let ledger = Arc::new(FaultyLedger { inner: shop.ledger.clone(), fuse: fuse.clone() });
-    let table = Arc::new(FaultyTable { inner: shop.revenue.clone(), fuse: fuse.clone() });
+    let table = Arc::new(FaultyTable::new(shop.revenue.clone(), fuse.clone()));
     let faulty = shop.engine_over(ledger, table);
     let (id, ann, first) = (BackfillId::from("fix"), Actor::from("ann"), worker("w1"));
     tokio::select! {

@@ -1,7 +1,7 @@
 //! A writer and a ledger between which a process dies, or loses a reply, at a chosen call.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use arrow_schema::SchemaRef;
@@ -78,6 +78,14 @@ impl Fuse {
 pub(super) struct FaultyTable {
     pub(super) inner: MemoryTable,
     pub(super) fuse: Arc<Fuse>,
+    /// What the next commits answer without being tried, the last one first.
+    pub(super) answers: Mutex<Vec<CommitOutcome>>,
+}
+
+impl FaultyTable {
+    pub(super) fn new(inner: MemoryTable, fuse: Arc<Fuse>) -> Self {
+        Self { inner, fuse, answers: Mutex::default() }
+    }
 }
 
 #[async_trait]
@@ -119,7 +127,11 @@ impl PartitionWriter for FaultyTable {
     }
 
     async fn commit(&self, request: CommitRequest<'_>) -> Result<CommitOutcome> {
-        self.fuse.around(self.inner.commit(request)).await
+        let answer = self.answers.lock().unwrap().pop();
+        match answer {
+            Some(answer) => Ok(answer),
+            None => self.fuse.around(self.inner.commit(request)).await,
+        }
     }
 
     async fn find_commit(&self, stamp: &StampId, scope: &Scope, since: &Base) -> Result<Found> {
@@ -258,8 +270,14 @@ impl RunLedger for FaultyLedger {
         self.fuse.around(self.inner.leave(claim, how, now)).await
     }
 
-    async fn restage(&self, id: &BackfillId, tasks: &[TaskId], note: &str, now: DateTime<Utc>) -> Result<()> {
-        self.inner.restage(id, tasks, note, now).await
+    async fn restage(
+        &self,
+        id: &BackfillId,
+        tasks: &[TaskId],
+        change: &StateChange,
+        now: DateTime<Utc>,
+    ) -> Result<Transition> {
+        self.inner.restage(id, tasks, change, now).await
     }
 
     async fn acquire(
@@ -297,6 +315,16 @@ impl RunLedger for FaultyLedger {
 
     async fn finish(&self, commit: &Commit, entries: &[CommitEntry]) -> Result<()> {
         self.fuse.around(self.inner.finish(commit, entries)).await
+    }
+
+    async fn found_unchanged(
+        &self,
+        table: &TableId,
+        partitions: &[crate::domain::partition::PartitionKey],
+        run: &crate::domain::ids::RunId,
+        pinned_at: u64,
+    ) -> Result<()> {
+        self.inner.found_unchanged(table, partitions, run, pinned_at).await
     }
 
     async fn record_failed(&self, records: &[RunRecord]) -> Result<()> {

@@ -15,7 +15,7 @@ async fn check(n: i64) -> bool {
     shop.scheduled("revenue", 2, 2).await;
     let fuse = Fuse::new(n, Fault::DiesAfter);
     let ledger = Arc::new(FaultyLedger { inner: shop.ledger.clone(), fuse: fuse.clone() });
-    let table = Arc::new(FaultyTable { inner: shop.revenue.clone(), fuse: fuse.clone() });
+    let table = Arc::new(FaultyTable::new(shop.revenue.clone(), fuse.clone()));
     let first = RunRequest::scheduled("first", "revenue", day(2)).with_logic("v2");
     let (dying, w1) = (shop.engine_over(ledger, table), worker("w1"));
     tokio::select! {

@@ -64,9 +64,13 @@ impl State {
         &mut self,
         id: &BackfillId,
         tasks: &[TaskId],
-        note: &str,
+        change: &Change,
         now: DateTime<Utc>,
-    ) -> Result<()> {
+    ) -> Result<Transition> {
+        let answer = self.transition(id, change, now)?;
+        if answer != Transition::Done {
+            return Ok(answer);
+        }
         let opened = self.latest_mut(id)?;
         let mut stamps = Vec::new();
         for entry in &mut opened.tasks {
@@ -77,10 +81,10 @@ impl State {
             stamps.extend(record.result.take().and_then(|r| r.staged).map(|staged| staged.id.stamp));
             record.state = TaskState::Pending;
             record.queued_at = now;
-            record.note = Some(note.to_owned());
+            record.note.clone_from(&change.note);
         }
         self.deliveries.withdraw(now, |delivery| stamps.contains(&delivery.staged.stamp));
-        Ok(())
+        Ok(answer)
     }
 }
 

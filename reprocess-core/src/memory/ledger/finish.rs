@@ -1,6 +1,8 @@
 //! Recording commits.
 
 use super::state::State;
+use crate::domain::ids::{RunId, TableId};
+use crate::domain::partition::PartitionKey;
 use crate::ports::ledger::rules::{self, Upsert};
 use crate::ports::ledger::{LedgerRow, RunRecord, StalePartition, TaskState};
 use crate::ports::writer::{Commit, CommitEntry};
@@ -11,13 +13,14 @@ impl State {
         let mut last = None;
         for record in &finish.records {
             if let Some(position) = self.put_row(rules::fill(record.clone(), commit, entry)) {
-                self.clear_stale(record, finish.pinned_at);
+                self.clear_stale(&record.table, &record.partition, &record.run, finish.pinned_at);
                 last = Some(position);
             }
         }
         // The same again has no new row, and must not make stale what ran since.
         if let (Some(position), Some(record)) = (last, finish.records.first()) {
             self.mark_stale(entry, record, position);
+            self.mark_read(entry, &record.run);
         }
         let ended = finish.records.iter().map(|record| record.finished_at).max();
         let attempt = rules::committed_attempt(commit, entry);
@@ -62,11 +65,11 @@ impl State {
         self.position
     }
 
-    /// A run has seen what changed before its inputs were pinned.
-    fn clear_stale(&mut self, record: &RunRecord, pinned_at: u64) {
-        self.stale.retain(|(table, partition, _), stale| {
-            let seen = *table == record.table && partition.overlaps(&record.partition);
-            !(seen && stale.position <= pinned_at)
+    /// A run has computed a partition, or found it unchanged.
+    pub(super) fn clear_stale(&mut self, table: &TableId, key: &PartitionKey, run: &RunId, pinned_at: u64) {
+        self.stale.retain(|_, stale| {
+            let computed = stale.table == *table && key.covers(&stale.partition);
+            !(computed && rules::has_seen(stale, run, pinned_at))
         });
     }
 
@@ -83,7 +86,42 @@ impl State {
                 because: record.run.clone(),
                 position,
             };
-            self.stale.insert((table.clone(), partition.clone(), job.clone()), stale);
+            self.insert_stale(stale);
+        }
+    }
+
+    /// Marks what was computed from partitions that other runs have changed since they were pinned.
+    fn mark_read(&mut self, entry: &CommitEntry, run: &RunId) {
+        let finish = &entry.finish;
+        let later = finish.pinned_at.saturating_add(1);
+        let was_read = |record: &RunRecord| {
+            let of_table = finish.reads.iter().filter(|(table, _)| *table == record.table);
+            of_table.flat_map(|(_, keys)| keys).any(|key| key.overlaps(&record.partition))
+        };
+        let missed: Vec<_> = (self.rows.range(later..).map(|(_, row)| row))
+            .filter(|row| row.record.run != *run && rules::changes_content(&row.record))
+            .filter(|row| was_read(&row.record))
+            .map(|row| (row.record.run.clone(), row.position))
+            .collect();
+        for record in &finish.records {
+            for (because, position) in &missed {
+                self.insert_stale(StalePartition {
+                    job: record.job.clone(),
+                    table: record.table.clone(),
+                    partition: record.partition.clone(),
+                    because: because.clone(),
+                    position: *position,
+                });
+            }
+        }
+    }
+
+    /// Of several changes by one run the last counts.
+    fn insert_stale(&mut self, stale: StalePartition) {
+        let place = (stale.table.clone(), stale.partition.clone(), stale.job.clone(), stale.because.clone());
+        let known = self.stale.get(&place).map(|known| known.position);
+        if known.is_none_or(|known| known < stale.position) {
+            self.stale.insert(place, stale);
         }
     }
 

@@ -15,7 +15,8 @@ use async_trait::async_trait;
 use chrono::{DateTime, Utc};
 
 use self::state::State;
-use crate::domain::ids::{Actor, BackfillId, JobName, LogicVersion, TableId, WorkerId};
+use crate::domain::ids::{Actor, BackfillId, JobName, LogicVersion, RunId, TableId, WorkerId};
+use crate::domain::partition::PartitionKey;
 use crate::domain::plan::{Plan, TaskId};
 use crate::domain::scope::Scope;
 use crate::error::{Error, Result};
@@ -87,13 +88,31 @@ impl RunLedger for MemoryLedger {
         Ok(self.lock()?.leave(claim, how, now))
     }
 
+    async fn found_unchanged(
+        &self,
+        table: &TableId,
+        partitions: &[PartitionKey],
+        run: &RunId,
+        pinned_at: u64,
+    ) -> Result<()> {
+        let mut state = self.lock()?;
+        partitions.iter().for_each(|key| state.clear_stale(table, key, run, pinned_at));
+        Ok(())
+    }
+
     async fn record_failed(&self, records: &[RunRecord]) -> Result<()> {
         self.lock()?.record_failed(records);
         Ok(())
     }
 
-    async fn restage(&self, id: &BackfillId, tasks: &[TaskId], note: &str, now: DateTime<Utc>) -> Result<()> {
-        self.lock()?.restage(id, tasks, note, now)
+    async fn restage(
+        &self,
+        id: &BackfillId,
+        tasks: &[TaskId],
+        change: &Change,
+        now: DateTime<Utc>,
+    ) -> Result<Transition> {
+        self.lock()?.restage(id, tasks, change, now)
     }
 
     async fn acquire(

@@ -6,7 +6,7 @@ use chrono::{DateTime, Utc};
 
 use super::deliveries::Deliveries;
 use super::leases::Leases;
-use crate::domain::ids::{BackfillId, JobName, TableId};
+use crate::domain::ids::{BackfillId, JobName, RunId, TableId};
 use crate::domain::partition::PartitionKey;
 use crate::domain::plan::TaskId;
 use crate::error::{Error, Result};
@@ -24,8 +24,8 @@ pub(super) struct State {
     pub(super) places: BTreeMap<(StampId, PartitionKey), u64>,
     /// Position of the last row.
     pub(super) position: u64,
-    /// What is stale.
-    pub(super) stale: BTreeMap<(TableId, PartitionKey, JobName), StalePartition>,
+    /// What is stale, once for each run that made it so.
+    pub(super) stale: BTreeMap<(TableId, PartitionKey, JobName, RunId), StalePartition>,
     /// Leases.
     pub(super) leases: Leases,
     /// Deliveries.

@@ -212,7 +212,12 @@ async fn restaging_makes_staged_tasks_pending_and_leaves_the_others() {
     for claim in claim(&ledger, "w1", 2, 10).await {
         assert!(ledger.leave(&claim, Leave::Staged(Box::new(result())), at(11)).await.unwrap());
     }
-    ledger.restage(&"fix".into(), &[TaskId(1)], "production moved", at(20)).await.unwrap();
+    let id = "fix".into();
+    let to = |from, to| Change { note: Some("production moved".into()), ..change(from, to) };
+    let review = to(Running, BackfillState::AwaitingReview);
+    assert_eq!(ledger.transition(&id, &review, at(12)).await.unwrap(), Transition::Done);
+    let stale = to(BackfillState::AwaitingReview, BackfillState::Stale);
+    assert_eq!(ledger.restage(&id, &[TaskId(1)], &stale, at(20)).await.unwrap(), Transition::Done);
     assert_eq!(states(&ledger).await, [TaskState::Staged, TaskState::Pending]);
     let task = ledger.tasks(&"fix".into()).await.unwrap().remove(1);
     assert_eq!((task.result, task.note.as_deref(), task.queued_at), (None, Some("production moved"), at(20)));

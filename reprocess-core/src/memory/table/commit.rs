@@ -95,9 +95,9 @@ impl State {
     fn moved(&self, request: &CommitRequest<'_>) -> Result<Vec<Moved>> {
         let mut moved = Vec::new();
         for entry in request.entries {
-            for (partition, version) in self.head(&entry.scope)?.partitions {
-                if request.base.partitions.get(&partition) != Some(&version) {
-                    moved.push(Moved { partition, by: MovedBy::Content });
+            for (partition, now) in self.head(&entry.scope)?.partitions {
+                if request.base.partitions.get(&partition) != Some(&now) {
+                    moved.push(Moved { partition, by: MovedBy::Content, now });
                 }
             }
         }

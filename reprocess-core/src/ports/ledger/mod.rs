@@ -121,7 +121,7 @@ pub enum Transition {
 /// How a worker leaves a task.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Leave {
-    /// Another attempt may take it, at once.
+    /// Another attempt may take it, at once: storage could not be reached for a while, or the worker stops.
     Pending {
         /// Why it was left.
         note: String,
@@ -282,8 +282,15 @@ pub trait RunLedger: LedgerReader + Any {
     /// Leaves a claimed task; `false` where the claim has passed to another attempt or was stopped.
     async fn leave(&self, claim: &Claim, how: Leave, now: DateTime<Utc>) -> Result<bool>;
 
-    /// Makes staged tasks pending again because production moved under them; their deliveries are withdrawn.
-    async fn restage(&self, id: &BackfillId, tasks: &[TaskId], note: &str, now: DateTime<Utc>) -> Result<()>;
+    /// Changes the state as [`transition`](Self::transition) does and, only where it did, makes those of the tasks that
+    /// are staged pending again, since production moved under them; their deliveries are withdrawn.
+    async fn restage(
+        &self,
+        id: &BackfillId,
+        tasks: &[TaskId],
+        change: &Change,
+        now: DateTime<Utc>,
+    ) -> Result<Transition>;
 
     /// Takes a lease on a scope, all or nothing; `None` where one that overlaps is held. Taking it again under the same
     /// holder is a new lease with a greater token.
@@ -315,8 +322,21 @@ pub trait RunLedger: LedgerReader + Any {
     async fn release_deliveries(&self, keys: &[String], by: &Actor, now: DateTime<Utc>) -> Result<u64>;
 
     /// Records a commit: the rows, the tasks as committed, deliveries of the committed attempts released, suppressed or
-    /// duplicate, those of other attempts withdrawn, downstream partitions stale. Idempotent.
+    /// duplicate, those of other attempts withdrawn, downstream partitions stale. What a partition had become stale by up
+    /// to the position at which the inputs were pinned, or by an earlier task of the same run, it is no longer; what other
+    /// runs have changed since in the partitions that were read makes it stale.
+    /// Idempotent.
     async fn finish(&self, commit: &Commit, entries: &[CommitEntry]) -> Result<()>;
+
+    /// Says that a run has found partitions unchanged: it writes no row, and what [`finish`](Self::finish) would no
+    /// longer count as stale is stale no longer. Idempotent.
+    async fn found_unchanged(
+        &self,
+        table: &TableId,
+        partitions: &[PartitionKey],
+        run: &RunId,
+        pinned_at: u64,
+    ) -> Result<()>;
 
     /// Records runs that failed for good outside of any backfill. An upsert that never replaces a committed row.
     async fn record_failed(&self, records: &[RunRecord]) -> Result<()>;

@@ -173,6 +173,10 @@ pub struct TaskFinish {
     pub stale: Vec<(JobName, TableId, PartitionKey)>,
     /// Position of the ledger when the inputs were pinned: what became stale up to here, this run has seen.
     pub pinned_at: u64,
+    /// The partitions of managed tables that the inputs were read from: where another run has changed one of them since
+    /// the inputs were pinned, what was computed from it is stale from the start.
+    #[serde(default)]
+    pub reads: Vec<(TableId, Vec<PartitionKey>)>,
 }
 
 /// A downstream partition that was computed from what has changed since.

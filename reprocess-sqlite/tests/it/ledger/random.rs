@@ -13,8 +13,8 @@ use reprocess_core::domain::plan::TaskId;
 use reprocess_core::domain::request::SchemaPolicy;
 use reprocess_core::memory::MemoryLedger;
 use reprocess_core::ports::ledger::{
-    BackfillState, Claim, DeliveryFilter, Fence, Leave, LedgerReader, RunLedger, RunRecord, RunStatus,
-    TaskFinish, TaskResult, Trigger,
+    BackfillState, Change, Claim, DeliveryFilter, Fence, Leave, LedgerReader, RunLedger, RunRecord,
+    RunStatus, TaskFinish, TaskResult, Trigger,
 };
 use reprocess_core::ports::writer::{Commit, CommitEntry, Intent, Staged, StagedId, Visibility};
 use reprocess_sqlite::SqliteLedger;
@@ -104,7 +104,7 @@ impl Both {
     }
 
     async fn step(&mut self) -> String {
-        let what = self.below(20);
+        let what = self.below(21);
         match what {
             0 => self.submit().await,
             1 | 2 => self.transition().await,
@@ -116,6 +116,7 @@ impl Both {
             11 => self.prepare().await,
             12 => self.release().await,
             19 => self.record_failed().await,
+            20 => self.found_unchanged().await,
             13 if !self.told.is_empty() => self.tell_again().await,
             _ => self.finish().await,
         }
@@ -221,7 +222,19 @@ impl Both {
         let id = self.pick(&BACKFILLS).into();
         let tasks = [TaskId(0), self.pick(&[TaskId(1), TaskId(2)])];
         let now = at(self.now);
-        let _ = call!(self.restage(&id, &tasks, "moved", now));
+        let known = self.memory.backfill(&id).await.unwrap().map(|record| record.state);
+        let to = self.pick(&[BackfillState::Stale, BackfillState::AwaitingReview]);
+        let from = known.unwrap_or(BackfillState::Publishing);
+        let stale = Change { note: Some("moved".into()), ..change(from, to) };
+        let _ = call!(self.restage(&id, &tasks, &stale, now));
+    }
+
+    async fn found_unchanged(&mut self) {
+        let (table, run) = (self.pick(&TABLES).into(), self.pick(&["a.1", "b.1"]).into());
+        let keys = [self.pick(&keys()), self.pick(&keys())];
+        let position = self.memory.position().await.unwrap();
+        let pinned_at = position.saturating_sub(u64::try_from(self.below(3)).unwrap());
+        call!(self.found_unchanged(&table, &keys, &run, pinned_at));
     }
 
     async fn acquire(&mut self) {
@@ -281,6 +294,7 @@ impl Both {
             deliver: self.below(2) == 0,
             stale,
             pinned_at: position.saturating_sub(u64::try_from(self.below(3)).unwrap()),
+            reads: vec![(self.pick(&TABLES).into(), vec![self.pick(&keys())])],
             ..finish(records)
         };
         let entry = entry(told, 1);

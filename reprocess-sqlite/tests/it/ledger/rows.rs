@@ -20,6 +20,7 @@ laws! {
     history_holds_every_row_that_overlaps,
     what_runs_on_another_logic_is_outdated,
     what_changed_since_makes_downstream_stale_until_it_ran_again,
+    what_was_changed_after_it_was_pinned_makes_what_read_it_stale,
     a_committed_task_is_committed_whatever_became_of_it,
     an_event_is_sent_once,
     queue_times_are_told_by_trigger,
@@ -152,6 +153,60 @@ mod laws {
         assert_eq!(ledger.stale().await.unwrap(), []);
         ledger.finish(&done, &[cause]).await.unwrap();
         assert_eq!(ledger.stale().await.unwrap(), [], "the same commit told again is no new change");
+        let again = |run: &str| {
+            let stale = vec![("report".into(), "report".into(), french(1))];
+            entry(TaskFinish { stale, ..finish(vec![record(run, &day(1))]) }, 1)
+        };
+        for cause in [again("r2"), again("r3")] {
+            ledger.finish(&commit("3", &cause, 1), &[cause]).await.unwrap();
+        }
+        let (report, keys) = ("report".into(), [french(1)]);
+        ledger.found_unchanged(&report, &keys, &"r2".into(), 0).await.unwrap();
+        let found = ledger.stale().await.unwrap();
+        assert_eq!(found.len(), 1, "a run has seen what its own earlier tasks did, and nothing else");
+        assert_eq!(found[0].because.as_str(), "r3");
+        ledger.found_unchanged(&report, &[french(1).and("city", "Paris")], &"r4".into(), 99).await.unwrap();
+        assert_eq!(ledger.stale().await.unwrap().len(), 1, "a part of it is not all of it");
+        ledger.found_unchanged(&report, &[day(1)], &"r4".into(), found[0].position).await.unwrap();
+        assert_eq!(ledger.stale().await.unwrap(), []);
+    }
+
+    pub(super) async fn what_was_changed_after_it_was_pinned_makes_what_read_it_stale(
+        ledger: &dyn RunLedger,
+    ) {
+        let french = |d: u32| day(d).and("country", "FR");
+        for (run, key) in [("seen", day(1)), ("r2", french(1)), ("r2", day(2)), ("r3", french(2))] {
+            finished(ledger, record(run, &key)).await;
+        }
+        let same = |mut record: RunRecord| {
+            let profile = serde_json::json!({
+                "partition": record.partition, "rows": 0, "size_bytes": 0, "totals": {}, "nulls": {},
+                "content": { "algorithm": "a", "value": "1" }, "comparable": { "algorithm": "a", "value": "1" },
+                "keys": null,
+            });
+            let profile: reprocess_core::domain::profile::Profile = serde_json::from_value(profile).unwrap();
+            (record.before, record.after) = (Some(profile.clone()), Some(profile));
+            record
+        };
+        finished(ledger, same(record("same", &day(1)))).await;
+        let reads = async |run: &str, unit: u32, pinned_at: u64, keys: &[PartitionKey]| {
+            let mut record = record(run, &day(unit));
+            (record.table, record.job) = ("report".into(), "report".into());
+            let reads = vec![(TABLE.into(), keys.to_vec()), ("other".into(), days(9))];
+            let told = entry(TaskFinish { reads, pinned_at, ..finish(vec![record]) }, 1);
+            ledger.finish(&commit("9", &told, 1), std::slice::from_ref(&told)).await.unwrap();
+            ledger.finish(&commit("9", &told, 1), &[told]).await.unwrap();
+            let stale = ledger.stale().await.unwrap().into_iter().filter(|s| s.partition == day(unit));
+            stale.map(|s| (s.because.to_string(), s.position)).collect::<Vec<_>>()
+        };
+        let found = |stale: &[(&str, u64)]| stale.iter().map(|s| (s.0.to_owned(), s.1)).collect::<Vec<_>>();
+        assert_eq!(reads("d1", 1, 1, &[day(1)]).await, found(&[("r2", 2)]));
+        assert_eq!(reads("d2", 2, 1, &[PartitionKey::whole()]).await, found(&[("r2", 3), ("r3", 4)]));
+        assert_eq!(reads("d3", 3, 1, &[PartitionKey::of("country", "FR")]).await.len(), 2);
+        assert_eq!(reads("d4", 4, 1, &[day(2).and("country", "DE")]).await, found(&[("r2", 3)]));
+        assert_eq!(reads("d5", 5, 4, &[PartitionKey::whole()]).await, found(&[]));
+        assert_eq!(reads("r3", 6, 2, &[day(2)]).await, found(&[("r2", 3)]), "of its own run it has seen all");
+        assert_eq!(reads("d7", 1, 4, &[day(1)]).await, found(&[]));
     }
 
     pub(super) async fn a_committed_task_is_committed_whatever_became_of_it(ledger: &dyn RunLedger) {

@@ -10,7 +10,9 @@ use reprocess_core::ports::ledger::{
 };
 
 use super::fixtures::*;
-use BackfillState::{Approved, Cancelled, Failed, Planned, Published, Running};
+use BackfillState::{
+    Approved, AwaitingReview, Cancelled, Failed, Planned, Published, Publishing, Running, Stale,
+};
 
 laws! {
     a_plan_is_filed_once_and_in_the_next_generation,
@@ -197,10 +199,19 @@ mod laws {
             assert!(ledger.leave(&claim, Leave::Staged(Box::new(result())), at(now + 1)).await.unwrap());
         }
         let id = "fix".into();
-        ledger.restage(&id, &[TaskId(0), TaskId(1), TaskId(7)], "moved", at(20)).await.unwrap();
+        move_to(ledger, "fix", Running, AwaitingReview, 18).await;
+        let tasks = [TaskId(0), TaskId(1), TaskId(7)];
+        let stale = |from| Change { note: Some("moved".into()), ..change(from, Stale) };
+        let answer = ledger.restage(&id, &tasks, &stale(Publishing), at(19)).await.unwrap();
+        assert_eq!(answer, Transition::Elsewhere(AwaitingReview));
+        assert_eq!(states(ledger).await, [TaskState::Staged; 2], "the state was another, so nothing changed");
+        let answer = ledger.restage(&id, &tasks, &stale(AwaitingReview), at(20)).await.unwrap();
+        assert_eq!(answer, Transition::Done);
         assert_eq!(states(ledger).await, [TaskState::Pending; 2]);
+        assert_eq!(ledger.backfill(&id).await.unwrap().unwrap().state, Stale);
         let task = ledger.tasks(&id).await.unwrap().remove(1);
         assert_eq!((task.result, task.note.as_deref(), task.queued_at), (None, Some("moved"), at(20)));
+        move_to(ledger, "fix", Stale, Running, 20).await;
         assert_eq!(numbers(&claim(ledger, "w1", 9, 21).await), [0], "the second waits for the first again");
     }
 
