@@ -2,18 +2,21 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures::future::BoxFuture;
 
-use super::gate::Port;
+use super::gate::{Port, SimClock};
 use super::history::{Act, Wish};
 use super::rows;
+use super::shop::TTL_MS;
 use crate::domain::ids::{Actor, BackfillId, RunId, WorkerId};
 use crate::domain::plan::{Plan, RollbackRequest};
 use crate::domain::request::{Inputs, Mode, Order, Request, Selection};
 use crate::domain::value::Value;
 use crate::engine::{Engine, Publication, RunRequest};
 use crate::error::Result;
+use crate::ports::clock::Clock;
 use crate::ports::ledger::BackfillState;
 
 pub(super) type Life = BoxFuture<'static, Result<String>>;
@@ -138,13 +141,22 @@ async fn accept(engine: &Engine, id: &BackfillId) -> Result<()> {
 }
 
 /// A person who looks at what is left of a backfill, and brings it to an end.
-pub(super) async fn tidy(engine: Arc<Engine>, id: BackfillId, worker: WorkerId) -> Result<String> {
+pub(super) async fn tidy(engine: Engine, port: Port, id: BackfillId) -> Result<String> {
+    let worker = WorkerId::new(format!("w{}", port.actor));
     let record = engine.backfill(&id).await?;
     if record.state == BackfillState::Planned {
         engine.approve(&id, &record.plan_digest, &"bob".into(), "fine").await?;
     }
-    if record.state.holds_partitions() {
-        let _ = see_through(&engine, &id, &worker, 6).await;
+    for _ in 0..3 {
+        if !engine.backfill(&id).await?.state.holds_partitions() {
+            break;
+        }
+        // A lease of somebody who died runs out.
+        let clock = SimClock(Arc::clone(&port.world));
+        match see_through(&engine, &id, &worker, 6).await {
+            Err(error) if error.is_retryable() => clock.sleep(Duration::from_millis(2 * TTL_MS)).await,
+            _ => {}
+        }
     }
     let state = engine.backfill(&id).await?.state;
     if state.holds_partitions() {

@@ -2,7 +2,6 @@
 //! comes after.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use super::actors;
 use super::drive::Sim;
@@ -10,7 +9,7 @@ use super::history::{Act, DAYS, Step, Wish};
 use super::model::Law;
 use super::rows::{self, Row};
 use super::shop::{JOBS, computed};
-use crate::domain::ids::{TableId, WorkerId};
+use crate::domain::ids::TableId;
 use crate::domain::request::{WhenLeased, WhenMoved};
 
 /// Brings everything to an end and looks at what is left.
@@ -64,8 +63,7 @@ async fn tidy(sim: &mut Sim) -> Law {
         let id = record.plan.request.id.clone();
         let name = id.clone();
         let life = move |engine, port: super::gate::Port| {
-            let worker = WorkerId::new(format!("w{}", port.actor));
-            Some(Box::pin(actors::tidy(Arc::new(engine), name, worker)) as actors::Life)
+            Some(Box::pin(actors::tidy(engine, port, name)) as actors::Life)
         };
         let done = sim.alone("Tidy", life).await?;
         done.map_err(|e| format!("the backfill {id} is stuck in {}: {e:?}", record.state))?;

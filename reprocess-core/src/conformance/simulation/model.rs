@@ -6,7 +6,7 @@ use std::sync::Arc;
 use chrono::NaiveDate;
 
 use super::rows::{self, Row};
-use super::shop::{self, computed};
+use super::shop::computed;
 use crate::domain::ids::{PartitionVersion, RunId, TableId, TableVersion};
 use crate::domain::partition::PartitionKey;
 use crate::domain::profile::Profile;
@@ -290,11 +290,6 @@ impl Model {
         rows.retain(|row| row.within(&pin.slice));
         rows.sort();
         Ok(rows)
-    }
-
-    /// The tables of the history.
-    pub(super) fn tables() -> impl Iterator<Item = TableId> {
-        shop::JOBS.into_iter().map(TableId::from)
     }
 }
 
