@@ -22,6 +22,8 @@ pub(super) type Law<T = ()> = Result<T, String>;
 
 type Content = Arc<Vec<Row>>;
 
+type Left = (Scope, Vec<Row>);
+
 /// The model of every table and of every commit.
 #[derive(Default)]
 pub(super) struct Model {
@@ -36,7 +38,8 @@ pub(super) struct Model {
     /// Every change of rows, in order: table, who, what it was before and after.
     log: Vec<Changed>,
     pub(super) commits: BTreeMap<StampId, Committed>,
-    by_run: BTreeMap<(RunId, TableId), Vec<(Scope, Vec<Row>)>>,
+    /// What each run has left in its scopes.
+    by_run: BTreeMap<(RunId, TableId), Vec<Left>>,
     /// What runs do where something moved; `Stop` where nothing is said.
     pub(super) policies: BTreeMap<RunId, WhenMoved>,
 }

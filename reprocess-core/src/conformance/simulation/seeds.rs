@@ -205,7 +205,7 @@ impl Simulation {
         let failed = |e: Error| format!("the backend does not open: {e}");
         let backend = (self.open)().await.map_err(failed)?;
         world.lock().model.keeps_versions = backend.keeps_versions();
-        let (leases, foreign) = (seed % 5 != 0, seed % 4 == 1);
+        let (leases, foreign) = (!seed.is_multiple_of(5), seed % 4 == 1);
         let shop = Shop::open(Arc::clone(&backend), leases, foreign).await.map_err(failed)?;
         let mut sim = Sim::new(Arc::clone(world), shop);
         let law = match sim.run(steps).await {
