@@ -37,7 +37,7 @@ impl Auditor {
         for job in JOBS {
             let rows = shop.ledger.history(&job.into(), &PartitionKey::whole(), 100_000).await;
             let rows = rows.map_err(|e| e.to_string())?;
-            ledger(&rows, &world.lock().model, at_rest)?;
+            ledger(&job.into(), &rows, &world.lock().model, at_rest)?;
         }
         let deliveries = shop.ledger.deliveries(&DeliveryFilter::default()).await;
         self.deliveries(&deliveries.map_err(|e| e.to_string())?, &world.lock().model, at_rest)
@@ -79,7 +79,7 @@ impl Auditor {
 }
 
 /// One row for each run, job and partition; only of what was committed; the last commit is current.
-fn ledger(newest_first: &[LedgerRow], model: &Model, at_rest: bool) -> Law {
+fn ledger(table: &TableId, newest_first: &[LedgerRow], model: &Model, at_rest: bool) -> Law {
     let mut seen = BTreeSet::new();
     let mut last = BTreeMap::<&PartitionKey, (u64, usize)>::new();
     for row in newest_first {
@@ -115,8 +115,7 @@ fn ledger(newest_first: &[LedgerRow], model: &Model, at_rest: bool) -> Law {
     let told: BTreeSet<_> =
         newest_first.iter().map(|row| (&row.record.stamp, &row.record.partition)).collect();
     let untold = model.commits.iter().filter(|_| at_rest).find_map(|(stamp, commit)| {
-        let of_table =
-            commit.records.iter().filter(|r| newest_first.first().is_some_and(|n| n.record.table == r.table));
+        let of_table = commit.records.iter().filter(|record| record.table == *table);
         of_table.map(|r| (stamp, &r.partition)).find(|name| !told.contains(name))
     });
     match untold {
