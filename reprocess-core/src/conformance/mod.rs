@@ -34,6 +34,7 @@ mod replace;
 mod report;
 mod restore;
 mod schema;
+pub mod simulation;
 mod staged;
 mod world;
 

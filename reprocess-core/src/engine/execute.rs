@@ -122,7 +122,9 @@ impl Engine {
             match (running.is_empty(), none) {
                 (false, true) => {
                     let poll = self.clock.sleep(self.settings.poll());
+                    // Without `biased` the order would be drawn, and a seeded replay would differ.
                     tokio::select! {
+                        biased;
                         ended = running.next() => report(ended, watch)?,
                         () = poll => {}
                     }
@@ -310,6 +312,7 @@ async fn meanwhile<T>(
     let mut step = pin!(step);
     loop {
         tokio::select! {
+            biased;
             done = &mut step => return Ok(done),
             Some(ended) = running.next() => report(Some(ended), watch)?,
         }

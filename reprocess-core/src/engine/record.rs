@@ -166,6 +166,7 @@ impl Engine {
             before: result.and_then(|r| profile_of(&r.before, unit)),
             after: result.and_then(|r| profile_of(&r.after, unit)),
             read_bytes: result.and_then(|r| r.read_bytes),
+            order: 0,
             verdict: result.and_then(|r| r.verdict.clone()),
             kept: None,
             queued_at: at.queued_at,

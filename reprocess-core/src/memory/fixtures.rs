@@ -118,6 +118,7 @@ pub(super) fn record(run: &str, key: &PartitionKey) -> RunRecord {
         before: None,
         after: None,
         read_bytes: None,
+        order: 0,
         verdict: None,
         kept: None,
         queued_at: at(0),
@@ -139,6 +140,7 @@ pub(super) fn commit(version: &str, stamp: &StampId, attempt: u32, key: &Partiti
         attempts: vec![(stamp.clone(), attempt)],
         kept: None,
         recorded: false,
+        order: 0,
     }
 }
 

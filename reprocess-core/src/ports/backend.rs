@@ -171,7 +171,14 @@ impl Commit {
             }
         }
         attempts.extend(open.iter().map(attempt));
-        Self { version: after.table.clone(), partitions: after, attempts, kept: None, recorded: false }
+        Self {
+            version: after.table.clone(),
+            partitions: after,
+            attempts,
+            kept: None,
+            recorded: false,
+            order: 0,
+        }
     }
 
     /// What several commits said, oldest first; one that comes twice in a row counts once, and of none there is nothing
@@ -190,6 +197,7 @@ impl Commit {
                 attempts: sum.attempts.into_iter().chain(next.attempts).collect(),
                 kept: None,
                 recorded: sum.recorded && next.recorded,
+                order: next.order,
             }
         })
     }

@@ -272,6 +272,10 @@ pub struct Commit {
     pub kept: Option<Kept>,
     /// Whether the ledger has it already.
     pub recorded: bool,
+    /// Grows with every commit of the table, as its storage system counts them; 0 where it does not. A ledger that is told
+    /// of a commit late knows by it what came after.
+    #[serde(default)]
+    pub order: u64,
 }
 
 /// Why a partition no longer has the version of the base.

@@ -237,5 +237,5 @@ fn entry(number: i64) -> CommitEntry {
 fn committed(entries: &[CommitEntry]) -> Commit {
     let keys = entries.iter().flat_map(|entry| entry.scope.partitions());
     let partitions = Base::new("9".into(), keys.map(|key| (key, "9".into())).collect());
-    Commit { version: "9".into(), partitions, attempts: Vec::new(), kept: None, recorded: false }
+    Commit { version: "9".into(), partitions, attempts: Vec::new(), kept: None, recorded: false, order: 0 }
 }

@@ -131,9 +131,12 @@ async fn finish(
         attempts: earlier.into_iter().chain(completed.iter().cloned()).collect(),
         kept: request.keep.then(|| keep::kept(&table.spec().id, seq)),
         recorded: false,
+        order: u64::try_from(seq).unwrap_or(0),
     };
     if let Ledger::Here(ledger) = ledger {
         commit.recorded = true;
+        // Told in order, since both are one transaction.
+        commit.order = 0;
         ledger.finish_in(tx, &commit, open).await?;
     }
     stamps::write(tx, managed.t, seq, &commit, &completed).await?;

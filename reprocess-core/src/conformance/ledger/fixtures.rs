@@ -115,6 +115,7 @@ pub(in crate::conformance) fn commit(version: &str, entry: &CommitEntry, attempt
         attempts: vec![(entry.stamp.clone(), attempt)],
         kept: Some(Kept(json!({ "old": version }))),
         recorded: false,
+        order: 0,
     }
 }
 

@@ -412,6 +412,7 @@ async fn what_came_out_unchanged_is_stale_no_longer() {
         attempts: Vec::new(),
         kept: None,
         recorded: false,
+        order: 0,
     };
     shop.ledger.finish(&commit, &[cause]).await.unwrap();
     assert_eq!(shop.ledger.stale().await.unwrap().len(), 1);

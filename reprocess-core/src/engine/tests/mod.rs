@@ -3,6 +3,7 @@
 mod backfill;
 mod cases;
 mod determinism;
+mod late;
 mod review;
 mod runs;
 mod shop;

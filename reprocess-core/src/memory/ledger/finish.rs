@@ -45,12 +45,24 @@ impl State {
                 if let Some(position) = known {
                     self.rows.remove(&position);
                 }
-                self.position = self.position.saturating_add(1);
-                self.places.insert(name, self.position);
-                self.rows.insert(self.position, LedgerRow { position: self.position, record });
-                Some(self.position)
+                // One that is told late, after a death or a pause, goes before what was committed over it since.
+                let of_later = |row: &&LedgerRow| rules::came_after(&row.record, &record);
+                let later: Vec<u64> = self.rows.values().filter(of_later).map(|row| row.position).collect();
+                let position = self.append(record);
+                for row in later.into_iter().filter_map(|later| self.rows.remove(&later)).collect::<Vec<_>>()
+                {
+                    self.append(row.record);
+                }
+                Some(position)
             }
         }
+    }
+
+    fn append(&mut self, record: RunRecord) -> u64 {
+        self.position = self.position.saturating_add(1);
+        self.places.insert((record.stamp.clone(), record.partition.clone()), self.position);
+        self.rows.insert(self.position, LedgerRow { position: self.position, record });
+        self.position
     }
 
     /// A run has computed a partition, or found it unchanged.

@@ -124,7 +124,8 @@ impl State {
             Kept(json!({ "table": self.spec.id, "version": before }))
         });
         let after = Base::new(self.table_version(), partitions);
-        let commit = Commit { kept, ..Commit::of(open, earlier, request, after) };
+        let order = u64::try_from(self.commits.len()).unwrap_or(u64::MAX).saturating_add(1);
+        let commit = Commit { kept, order, ..Commit::of(open, earlier, request, after) };
         self.commits.push(commit.clone());
         Ok(commit)
     }

@@ -120,6 +120,9 @@ pub struct RunRecord {
     /// Bytes that were read, as Arrow arrays; unknown where the table's own engine read them.
     #[serde(default)]
     pub read_bytes: Option<u64>,
+    /// Order of the commit among those of its table; 0 where it is not known.
+    #[serde(default)]
+    pub order: u64,
     /// What the validator said.
     pub verdict: Option<Verdict>,
     /// What the commit replaced, where it was kept.

@@ -171,6 +171,13 @@ pub fn upsert(known: Option<RunStatus>, new: RunStatus) -> Upsert {
     }
 }
 
+/// Whether a row is of a later commit than one that is only told now, over the same rows: it keeps its place after it.
+pub fn came_after(known: &RunRecord, told: &RunRecord) -> bool {
+    let both = known.status == RunStatus::Committed && told.status == RunStatus::Committed;
+    let later = told.order > 0 && known.order > told.order;
+    both && later && known.table == told.table && known.partition.overlaps(&told.partition)
+}
+
 /// Whether a run that computed a partition has seen what made it stale: it was there when the inputs were pinned, or an
 /// earlier task of the run did it, since a plan lets a task wait for all that it reads.
 pub fn has_seen(stale: &StalePartition, run: &RunId, pinned_at: u64) -> bool {
@@ -203,6 +210,7 @@ pub fn fill(mut record: RunRecord, commit: &Commit, entry: &CommitEntry) -> RunR
     record.error = None;
     record.attempt = committed_attempt(commit, entry);
     record.output = Some(commit.version.clone());
+    record.order = commit.order;
     record.kept.clone_from(&commit.kept);
     record
 }

@@ -114,6 +114,7 @@ pub(super) fn commit(version: &str, entry: &CommitEntry, attempt: u32) -> Commit
         attempts: vec![(entry.stamp.clone(), attempt)],
         kept: Some(Kept(json!({ "old": version }))),
         recorded: false,
+        order: 0,
     }
 }
 
