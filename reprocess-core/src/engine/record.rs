@@ -246,7 +246,7 @@ impl Engine {
 fn labels(task: &Task, result: Option<&TaskResult>) -> (Option<LogicVersion>, Option<Fingerprint>) {
     match &task.action {
         Action::Compute { fingerprint, .. } => {
-            let known = result.and_then(|r| r.fingerprint.clone()).or_else(|| fingerprint.clone());
+            let known = result.map_or_else(|| fingerprint.clone(), |r| r.fingerprint.clone());
             (Some(task.logic.clone()), known)
         }
         Action::Restore { logic, fingerprint, .. } => (logic.clone(), fingerprint.clone()),

@@ -131,18 +131,21 @@ impl Engine {
                 .with_context("partition", &request.unit)
                 .with_context("run", &request.run));
         }
-        let Some(task) = plan.tasks.first() else {
-            self.note_unchanged(&plan, &request.run).await?;
-            let reason =
-                plan.skipped.first().map_or_else(|| "nothing to do".to_owned(), |s| s.reason.to_string());
-            return Ok(RunOutcome::Skipped(reason));
-        };
         let origin = Origin {
             run: request.run.clone(),
             trigger: request.trigger,
             backfill: None,
             approval: None,
             worker: worker.clone(),
+        };
+        let Some(task) = plan.tasks.first() else {
+            if self.adopt_unrecorded(request, &origin).await? {
+                return Ok(RunOutcome::Committed);
+            }
+            self.note_unchanged(&plan, &request.run).await?;
+            let reason =
+                plan.skipped.first().map_or_else(|| "nothing to do".to_owned(), |s| s.reason.to_string());
+            return Ok(RunOutcome::Skipped(reason));
         };
         let beside = self.beside(&plan).await?;
         let now = self.clock.now();
@@ -168,6 +171,25 @@ impl Engine {
                 Err(error)
             }
         }
+    }
+
+    /// Tells the ledger of a commit that this run made before it died, where another run has since made the same rows, so
+    /// that there is nothing left to run.
+    async fn adopt_unrecorded(&self, request: &RunRequest, origin: &Origin) -> Result<bool> {
+        let plan = self.plan_run(&RunRequest { force: true, ..request.clone() }).await?;
+        let Some(task) = plan.tasks.first() else { return Ok(false) };
+        let beside = self.beside(&plan).await?;
+        let now = self.clock.now();
+        let at = Attempt {
+            plan: &plan,
+            task,
+            origin,
+            claim: None,
+            beside: &beside,
+            queued_at: now,
+            started_at: now,
+        };
+        Ok(self.adopt(&at, &Noted::default()).await?.is_some())
     }
 
     /// Refuses the id of a backfill's run: the work of the two could not be told apart.

@@ -186,7 +186,7 @@ impl Engine {
     }
 
     /// Work that is in production already, from before a crash or a lost reply.
-    async fn adopt(&self, at: &Attempt<'_>, noted: &Noted) -> Result<Option<TaskEnd>> {
+    pub(super) async fn adopt(&self, at: &Attempt<'_>, noted: &Noted) -> Result<Option<TaskEnd>> {
         let writer = self.host.writer(&at.task.table)?.as_ref();
         let stamp = self.stamp(at)?;
         let found = retried(self, || writer.find_commit(&stamp, &at.task.scope, &at.task.base)).await?;
@@ -213,11 +213,18 @@ impl Engine {
         let job = self.host.catalog().job(&at.task.job)?;
         let (head, profiles) = retried(self, || writer.profile(&at.task.scope, &job.profile)).await?;
         let untouched = head.moved_since(committed).is_empty();
-        let mut result = at.empty_result();
+        let mut result = match at.claim {
+            Some(_) => at.empty_result(),
+            // A run of the schedule is planned anew each time it is started, so this plan tells neither what the commit
+            // read nor what it replaced.
+            None => TaskResult::new(Base::new(at.task.base.table.clone(), BTreeMap::new()), 0),
+        };
         if untouched {
             result.after = profiles;
         }
-        if let Action::Compute { inputs, fingerprint } = &at.task.action {
+        if at.claim.is_some()
+            && let Action::Compute { inputs, fingerprint } = &at.task.action
+        {
             result.inputs =
                 inputs.iter().map(|(name, input)| (name.clone(), input.pin.as_ref().clone())).collect();
             result.fingerprint = fingerprint.clone();
