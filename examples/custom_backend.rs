@@ -22,8 +22,9 @@ use reprocess::domain::ids::{PartitionVersion, TableId, TableVersion, WorkerId};
 use reprocess::domain::interval::Grain;
 use reprocess::domain::job::{JobSpec, TableSpec};
 use reprocess::domain::partition::{PartitionKey, Partitioning};
-use reprocess::domain::profile::{Profile, ProfileSpec, ScopeProfiler};
+use reprocess::domain::profile::{Profile, ProfileBuilder, ProfileSpec, ScopeProfiler};
 use reprocess::domain::request::{Mode, Request, Selection};
+use reprocess::domain::rows::partition_of_rows;
 use reprocess::domain::scope::Scope;
 use reprocess::domain::slice::{Base, Kept, Pin, Slice};
 use reprocess::engine::{Engine, Host, Job, RunRequest};
@@ -32,13 +33,13 @@ use reprocess::ports::reader::{Availability, RowStream, SnapshotReader};
 use reprocess::ports::staged::StagedReader;
 use reprocess::ports::transform::{HostError, TaskContext};
 use reprocess::ports::writer::{
-    Capabilities, Change, Commit, CommitOutcome, CommitRequest, Found, PartitionWriter, Rows, StageRequest,
-    Staged, StagedId, StampId,
+    Capabilities, Change, Commit, CommitEntry, CommitOutcome, CommitRequest, Found, Intent, PartitionWriter,
+    Rows, StageRequest, Staged, StagedId, StampId,
 };
 use reprocess::{Error, ErrorKind, Result};
 use serde::{Deserialize, Serialize};
 
-/// A table in a directory, with one dimension, so that a key is a file.
+/// A table in a directory.
 #[derive(Debug)]
 pub(crate) struct DirTable {
     spec: TableSpec,
@@ -74,9 +75,6 @@ impl DirTable {
     /// Opens the directory, and makes it where there is none.
     pub(crate) fn open(dir: impl Into<PathBuf>, spec: TableSpec) -> Result<Self> {
         let dir = dir.into();
-        if spec.partitioning.dimensions().len() != 1 {
-            return Err(unsupported("has exactly one dimension"));
-        }
         fs::create_dir_all(&dir).map_err(failed)?;
         Ok(Self { spec, dir })
     }
@@ -90,7 +88,18 @@ impl DirTable {
     }
 
     fn manifest_at(&self, version: &TableVersion) -> Result<Manifest> {
-        self.manifest(version.as_str().parse().map_err(failed)?)
+        let gone = || Error::new(ErrorKind::PinBroken, format!("the table has no version `{version}`"));
+        let number: u64 = version.as_str().parse().map_err(|_| gone())?;
+        if number > self.latest()?.version { Err(gone()) } else { self.manifest(number) }
+    }
+
+    /// The table at a pin, whose content must be what the pin says.
+    fn pinned(&self, pin: &Pin) -> Result<Manifest> {
+        let manifest = self.manifest_at(&pin.version)?;
+        match self.version(self.parts(&manifest, &pin.slice)?) == pin.content {
+            true => Ok(manifest),
+            false => Err(Error::new(ErrorKind::PinBroken, "the pin names another content")),
+        }
     }
 
     fn latest(&self) -> Result<Manifest> {
@@ -116,30 +125,51 @@ impl DirTable {
     }
 
     fn base(&self, at: &Manifest, scope: &Scope) -> Result<Base> {
-        if scope.is_whole_table() {
-            return Err(unsupported("is replaced by partitions"));
-        }
-        let version = |key: PartitionKey| match at.parts.get(&key.to_string()) {
-            Some(part) => (key, part.content.clone()),
-            None => (key, PartitionVersion::from("empty")),
+        let version = |key: PartitionKey| {
+            let parts = self.parts(at, &Slice::Partitions([key.clone()].into()))?;
+            Ok((key, self.version(parts)))
         };
-        let versions = scope.partitions().into_iter().map(version).collect();
+        let versions = scope.partitions().into_iter().map(version).collect::<Result<_>>()?;
         Ok(Base::new(TableVersion::new(at.version.to_string()), versions))
+    }
+
+    fn version(&self, parts: Vec<(&String, &Part)>) -> PartitionVersion {
+        PartitionVersion::of_parts(parts.into_iter().map(|(key, part)| (key.as_str(), &part.content)))
     }
 
     /// The partitions of a slice.
     fn parts<'m>(&self, at: &'m Manifest, slice: &Slice) -> Result<Vec<(&'m String, &'m Part)>> {
-        if matches!(slice, Slice::AsOf(_)) {
-            return Err(unsupported("is not read by effective dates"));
+        match slice {
+            Slice::AsOf(_) => return Err(unsupported("is not read by effective dates")),
+            Slice::Partitions(keys) => {
+                keys.iter().try_for_each(|key| self.spec.partitioning.check_key(key).map(drop))?;
+            }
+            _ => {}
         }
         let mut parts = Vec::new();
         for (key, part) in &at.parts {
-            let partition = self.spec.partitioning.parse_key(key)?;
-            if slice.may_hold(&self.spec.partitioning, &partition) {
+            if slice.may_hold(&self.spec.partitioning, &self.spec.partitioning.parse_key(key)?) {
                 parts.push((key, part));
             }
         }
         Ok(parts)
+    }
+
+    /// Where the digest of a staged set stands, once all its files do.
+    fn mark(&self, id: &StagedId) -> PathBuf {
+        self.dir.join(format!("{}.staged", id.short()))
+    }
+
+    /// The files of what is to be committed, which must still be what was staged.
+    fn staged_parts(&self, entry: &CommitEntry) -> Result<BTreeMap<String, Part>> {
+        let Change::Apply(staged) = &entry.change else { return Err(unsupported("restores nothing")) };
+        match fs::read_to_string(self.mark(&staged.id)) {
+            Ok(digest) if digest == staged.digest => {
+                serde_json::from_value(staged.payload.clone()).map_err(failed)
+            }
+            Ok(_) => Err(Error::new(ErrorKind::State, "other rows were staged under this id since")),
+            Err(_) => Err(Error::not_found("the staged set is not there any more")),
+        }
     }
 
     fn read_file(&self, part: &Part) -> Result<Vec<RecordBatch>> {
@@ -172,15 +202,12 @@ impl SnapshotReader for DirTable {
 
     async fn slice_versions(&self, at: &TableVersion, slices: &[Slice]) -> Result<Vec<PartitionVersion>> {
         let manifest = self.manifest_at(at)?;
-        let version = |slice| {
-            let parts = self.parts(&manifest, slice)?;
-            Ok(PartitionVersion::of_parts(parts.iter().map(|(key, part)| (key.as_str(), &part.content))))
-        };
-        slices.iter().map(version).collect()
+        slices.iter().map(|slice| Ok(self.version(self.parts(&manifest, slice)?))).collect()
     }
 
-    async fn hold(&self, _: &[Pin]) -> Result<()> {
-        Ok(())
+    /// Nothing is ever removed, so what is there stays.
+    async fn hold(&self, pins: &[Pin]) -> Result<()> {
+        pins.iter().try_for_each(|pin| self.pinned(pin).map(drop))
     }
 
     async fn release(&self, _: &[Pin]) -> Result<()> {
@@ -188,7 +215,7 @@ impl SnapshotReader for DirTable {
     }
 
     async fn read(&self, pin: &Pin) -> Result<(SchemaRef, RowStream)> {
-        let manifest = self.manifest_at(&pin.version)?;
+        let manifest = self.pinned(pin)?;
         let mut batches = Vec::new();
         for (_, part) in self.parts(&manifest, &pin.slice)? {
             batches.extend(self.read_file(part)?.into_iter().map(Ok));
@@ -212,6 +239,7 @@ impl PartitionWriter for DirTable {
     }
 
     async fn create(&self, schema: &SchemaRef) -> Result<()> {
+        partition_of_rows(&self.spec.partitioning, &RecordBatch::new_empty(schema.clone()))?;
         loop {
             let mut next = self.latest()?;
             match &next.schema {
@@ -234,7 +262,8 @@ impl PartitionWriter for DirTable {
         let latest = self.latest()?;
         let schema = latest.schema.clone().ok_or_else(|| Error::not_found("the table does not exist"))?;
         let mut profiler = ScopeProfiler::new(&self.spec.partitioning, scope, &schema, spec)?;
-        for part in scope.partitions().iter().filter_map(|key| latest.parts.get(&key.to_string())) {
+        let keys = scope.partitions().into_iter().collect();
+        for (_, part) in self.parts(&latest, &Slice::Partitions(keys))? {
             self.read_file(part)?.iter().try_for_each(|batch| profiler.push(batch))?;
         }
         Ok((self.base(&latest, scope)?, profiler.finish()))
@@ -244,17 +273,23 @@ impl PartitionWriter for DirTable {
         let latest = self.latest()?;
         let schema = latest.schema.as_ref().ok_or_else(|| Error::not_found("the table does not exist"))?;
         self.base(&latest, &request.scope)?;
+        if request.intent != Intent::Replace {
+            return Err(unsupported("is replaced, partition by partition"));
+        }
         let gathered = request.gather(&self.spec.partitioning, schema, rows).await?;
         let mut parts = BTreeMap::new();
-        for (number, profile) in gathered.profiles.iter().enumerate() {
-            let Some(batches) = gathered.parts.get(&profile.partition) else { continue };
-            let file = format!("{}-{number}.arrow", request.id.short());
+        for (key, batches) in &gathered.parts {
+            let mut profile = ProfileBuilder::new(schema, &ProfileSpec::new())?;
+            batches.iter().try_for_each(|batch| profile.push(batch))?;
+            let content = PartitionVersion::from(profile.finish(key.clone()).content.value.as_str());
+            // Named by what it holds: staging again never writes over what may be committed.
+            let file = format!("{}-{}-{content}.arrow", request.id.short(), parts.len());
             self.write_file(&file, schema, batches)?;
-            let content = PartitionVersion::from(profile.content.value.as_str());
-            parts.insert(profile.partition.to_string(), Part { file, content });
+            parts.insert(key.to_string(), Part { file, content });
         }
         let mut staged = request.staged(schema, gathered.parts.into_keys(), gathered.profiles)?;
         staged.payload = serde_json::to_value(parts).map_err(failed)?;
+        fs::write(self.mark(&request.id), &staged.digest).map_err(failed)?;
         Ok(staged)
     }
 
@@ -263,7 +298,8 @@ impl PartitionWriter for DirTable {
     }
 
     async fn discard(&self, id: &StagedId) -> Result<()> {
-        if self.latest()?.parts.values().any(|part| part.file.starts_with(&id.short())) {
+        let committed = |commit: &Commit| commit.attempts.contains(&(id.stamp.clone(), id.attempt));
+        if self.latest()?.commits.get(&id.stamp.to_string()).is_some_and(committed) {
             return Err(Error::new(ErrorKind::State, "what is committed cannot be discarded"));
         }
         for file in fs::read_dir(&self.dir).map_err(failed)? {
@@ -276,23 +312,30 @@ impl PartitionWriter for DirTable {
     }
 
     async fn commit(&self, request: CommitRequest<'_>) -> Result<CommitOutcome> {
-        let [entry] = request.entries else { return Err(unsupported("commits one task at a time")) };
-        let Change::Apply(staged) = &entry.change else { return Err(unsupported("restores nothing")) };
-        let parts: BTreeMap<String, Part> = serde_json::from_value(staged.payload.clone()).map_err(failed)?;
+        request.check(&self.spec.id)?;
         loop {
             let mut next = self.latest()?;
-            if let Some(commit) = next.commits.get(&entry.stamp.to_string()) {
-                return Ok(CommitOutcome::AlreadyCommitted(commit.clone()));
-            }
-            if let Some(refusal) = request.refusal(&self.base(&next, &entry.scope)?).await? {
+            let (open, mut earlier) = request.left(|stamp| next.commits.get(&stamp.to_string()).cloned());
+            earlier.sort_by_key(|commit| commit.version.as_str().parse::<u64>().ok());
+            let all = Scope::union_of(request.entries.iter().map(|entry| &entry.scope));
+            let (Some(first), Some(all)) = (open.first(), all) else {
+                let said = Commit::sum(earlier).ok_or_else(|| Error::internal("nothing was committed"))?;
+                return Ok(CommitOutcome::AlreadyCommitted(said));
+            };
+            if let Some(refusal) = request.refusal(&open, &self.base(&next, &all)?).await? {
                 return Ok(refusal);
             }
             next.version += 1;
-            entry.scope.partitions().iter().for_each(|key| drop(next.parts.remove(&key.to_string())));
-            next.parts.extend(parts.clone());
-            let commit = Commit::of(&request, self.base(&next, &entry.scope)?);
-            next.commits.insert(entry.stamp.to_string(), commit.clone());
-            if self.publish(&next, &staged.id.short())? {
+            for entry in &open {
+                let keys = entry.scope.partitions().into_iter().collect();
+                let replaced = self.parts(&next, &Slice::Partitions(keys))?;
+                let replaced: Vec<_> = replaced.into_iter().map(|(key, _)| key.clone()).collect();
+                next.parts.retain(|key, _| !replaced.contains(key));
+                next.parts.extend(self.staged_parts(entry)?);
+            }
+            let commit = Commit::of(&open, &earlier, &request, self.base(&next, &all)?);
+            next.commits.extend(open.iter().map(|entry| (entry.stamp.to_string(), commit.clone())));
+            if self.publish(&next, &format!("{}.{}", next.version, first.stamp.scope_digest))? {
                 return Ok(CommitOutcome::Committed(commit));
             }
         }
@@ -350,14 +393,10 @@ async fn main() -> Result<()> {
     engine.approve(&request.id, &plan.digest(), &request.requester, "the robots are gone").await?;
     println!("backfill: {}", engine.execute(&request.id, &worker, |_| {}).await?.state);
     for row in engine.ledger().changes(&request.id).await? {
-        let total = |profile: &Option<Profile>| profile.as_ref().map(|p| p.totals["visits"].to_string());
+        let visits = |profile: &Option<Profile>| profile.as_ref().map(|p| p.totals["visits"].to_string());
+        let total = |profile| visits(profile).unwrap_or_default();
         let (before, after) = (total(&row.record.before), total(&row.record.after));
-        println!(
-            "{}: {} -> {} visits",
-            row.record.partition,
-            before.unwrap_or_default(),
-            after.unwrap_or_default()
-        );
+        println!("{}: {before} -> {after} visits", row.record.partition);
     }
     Ok(())
 }

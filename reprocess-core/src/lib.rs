@@ -1,6 +1,8 @@
 //! Domain, planner, validator, ports and engine of reprocess.
 #[cfg(feature = "cli")]
 pub mod cli;
+#[cfg(any(test, feature = "conformance"))]
+pub mod conformance;
 pub mod domain;
 pub mod engine;
 pub mod error;

@@ -1,27 +1,24 @@
-//! The backend of the example, through its ports and under the engine.
+//! The backend of the example keeps the laws of its capabilities, and works under the engine.
 
 use std::path::Path;
 use std::sync::Arc;
 
+use async_trait::async_trait;
 use futures::TryStreamExt;
-use reprocess::ErrorKind;
 use reprocess::arrow::array::cast::AsArray;
 use reprocess::arrow::array::types::{Date32Type, Int64Type};
-use reprocess::arrow::array::{ArrayRef, Date32Array, Int64Array, RecordBatch};
+use reprocess::arrow::array::{Array, ArrayRef, Date32Array, Int64Array, RecordBatch};
+use reprocess::arrow::schema::DataType;
+use reprocess::conformance::{Fixture, Handle, Hooks, Place};
 use reprocess::domain::job::{JobSpec, TableSpec, Window};
-use reprocess::domain::profile::{ProfileSpec, Total};
-use reprocess::domain::request::{Mode, SchemaPolicy};
-use reprocess::domain::scope::Scope;
-use reprocess::domain::slice::{Base, Pin, Slice};
+use reprocess::domain::request::Mode;
+use reprocess::domain::slice::{Pin, Slice};
 use reprocess::engine::{Engine, Host, Job, RunOutcome, RunRequest, Submission};
 use reprocess::memory::MemoryLedger;
-use reprocess::ports::ledger::{BackfillState, TaskFinish};
+use reprocess::ports::ledger::{BackfillState, RunLedger};
 use reprocess::ports::reader::SnapshotReader;
 use reprocess::ports::transform::{HostError, TaskContext};
-use reprocess::ports::writer::{
-    Change, Commit, CommitEntry, CommitOutcome, CommitRequest, Found, Intent, Moved, MovedBy, Op,
-    PartitionWriter, Rows, StageRequest, Staged, StagedId, StampId, Visibility,
-};
+use reprocess::ports::writer::Rows;
 
 use super::support::{daily, date, day, execute, request, worker};
 use example::DirTable;
@@ -35,12 +32,6 @@ fn batch(rows: &[(u32, i64)]) -> RecordBatch {
         Arc::new(Date32Array::from_iter_values(rows.iter().map(|r| Date32Type::from_naive_date(date(r.0)))));
     let visits: ArrayRef = Arc::new(Int64Array::from_iter_values(rows.iter().map(|r| r.1)));
     RecordBatch::try_from_iter([("day", days), ("visits", visits)]).unwrap()
-}
-
-async fn table(dir: &Path) -> DirTable {
-    let table = DirTable::open(dir, TableSpec::new("visits", daily())).unwrap();
-    table.create(&batch(&[]).schema()).await.unwrap();
-    table
 }
 
 /// Every row, as `day: visits`.
@@ -58,116 +49,74 @@ async fn rows(table: &DirTable) -> Vec<String> {
     batches.iter().flat_map(texts).collect()
 }
 
-async fn stage(table: &DirTable, run: &str, days: &[u32], rows: &[(u32, i64)]) -> reprocess::Result<Staged> {
-    let scope = Scope::keys(days.iter().map(|d| day(*d))).unwrap();
-    let digest = scope.digest();
-    let stamp = StampId {
-        run: run.into(),
-        job: "visits".into(),
-        op: Op::Replace,
-        scope_digest: digest,
-        generation: 1,
-    };
-    let request = StageRequest {
-        id: StagedId { stamp, attempt: 1 },
-        base: table.head(&scope).await.unwrap(),
-        scope,
-        intent: Intent::Replace,
-        visibility: Visibility::Direct,
-        profile: ProfileSpec::new(),
-        schema: SchemaPolicy::Refuse,
-    };
-    table.stage(&request, batch(rows).into()).await
-}
+reprocess::conformance_tests!(Directories);
 
-async fn commit(table: &DirTable, staged: &Staged, base: &Base) -> CommitOutcome {
-    let finish =
-        TaskFinish { records: Vec::new(), task: None, deliver: false, stale: Vec::new(), pinned_at: 0 };
-    let entry = CommitEntry {
-        scope: staged.scope.clone(),
-        change: Change::Apply(staged.clone()),
-        stamp: staged.id.stamp.clone(),
-        attempt: 1,
-        finish,
-    };
-    let entries = [entry];
-    let request =
-        CommitRequest { entries: &entries, base, since: base, fence: None, keep: false, ledger: None };
-    table.commit(request).await.unwrap()
-}
+/// Each place is a directory, with a directory in it for each table.
+struct Directories;
 
-async fn replace(table: &DirTable, run: &str, days: &[u32], rows: &[(u32, i64)]) -> Commit {
-    let staged = stage(table, run, days, rows).await.unwrap();
-    let base = table.head(&staged.scope).await.unwrap();
-    match commit(table, &staged, &base).await {
-        CommitOutcome::Committed(commit) => commit,
-        other => panic!("{other:?}"),
+#[async_trait]
+impl Fixture for Directories {
+    fn hooks(&self) -> Hooks {
+        Hooks::none()
+    }
+
+    async fn fresh(&self) -> Box<dyn Place> {
+        Box::new(Directory { dir: tempfile::tempdir().unwrap(), ledger: Arc::new(MemoryLedger::new()) })
     }
 }
 
-#[tokio::test]
-async fn a_replace_acts_on_its_days_and_an_empty_one_empties_them() {
-    let dir = tempfile::tempdir().unwrap();
-    let table = table(dir.path()).await;
-    replace(&table, "r1", &[1, 2, 3], &[(1, 10), (2, 20), (2, 21), (3, 30)]).await;
-    replace(&table, "r2", &[2, 3], &[(3, 31)]).await;
-    assert_eq!(rows(&table).await, ["2026-10-01: 10", "2026-10-03: 31"]);
-    let (_, profiles) =
-        table.profile(&Scope::keys([day(2), day(3)]).unwrap(), &ProfileSpec::new()).await.unwrap();
-    assert_eq!((profiles[0].rows, profiles[1].totals["visits"]), (0, Total::Exact(31.into())));
-    let error = stage(&table, "r3", &[1], &[(2, 1)]).await.unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Invalid);
-    assert!(error.to_string().contains("day=2026-10-02"), "{error}");
+struct Directory {
+    dir: tempfile::TempDir,
+    ledger: Arc<MemoryLedger>,
 }
 
-#[tokio::test]
-async fn a_partition_that_moved_is_not_overwritten_also_where_it_was_empty() {
-    let dir = tempfile::tempdir().unwrap();
-    let table = table(dir.path()).await;
-    let staged = stage(&table, "slow", &[1], &[(1, 1)]).await.unwrap();
-    let base = table.head(&staged.scope).await.unwrap();
-    replace(&table, "quick", &[1], &[(1, 2)]).await;
-    let moved = vec![Moved { partition: day(1), by: MovedBy::Content }];
-    assert_eq!(commit(&table, &staged, &base).await, CommitOutcome::Conflicted { moved });
-    assert_eq!(rows(&table).await, ["2026-10-01: 2"]);
-    table.discard(&staged.id).await.unwrap();
-    table.discard(&staged.id).await.unwrap();
-}
-
-#[tokio::test]
-async fn the_same_stamp_again_answers_the_first_commit_also_to_another_process() {
-    let dir = tempfile::tempdir().unwrap();
-    let first = table(dir.path()).await;
-    let staged = stage(&first, "r1", &[1], &[(1, 10)]).await.unwrap();
-    let base = first.head(&staged.scope).await.unwrap();
-    let CommitOutcome::Committed(done) = commit(&first, &staged, &base).await else { panic!("no commit") };
-    let version = first.current().await.unwrap();
-    let second = table(dir.path()).await;
-    assert_eq!(commit(&second, &staged, &base).await, CommitOutcome::AlreadyCommitted(done.clone()));
-    let found = second.find_commit(&staged.id.stamp, &staged.scope, &base).await.unwrap();
-    assert_eq!(found, Found::Yes(done));
-    assert_eq!(second.current().await.unwrap(), version);
-    assert_eq!(second.discard(&staged.id).await.unwrap_err().kind(), ErrorKind::State);
-}
-
-#[tokio::test]
-async fn of_two_writers_of_one_day_one_wins() {
-    let dir = tempfile::tempdir().unwrap();
-    let table = Arc::new(table(dir.path()).await);
-    let base = table.head(&Scope::key(day(1)).unwrap()).await.unwrap();
-    let racer = |number: i64| {
-        let (table, base) = (Arc::clone(&table), base.clone());
-        tokio::spawn(async move {
-            let staged = stage(&table, &format!("r{number}"), &[1], &[(1, number)]).await.unwrap();
-            commit(&table, &staged, &base).await
-        })
-    };
-    let mut won = 0;
-    for racer in (1..=8).map(racer).collect::<Vec<_>>() {
-        won += usize::from(matches!(racer.await.unwrap(), CommitOutcome::Committed(_)));
+#[async_trait]
+impl Place for Directory {
+    async fn open(&self, spec: &TableSpec) -> Handle {
+        Handle::of(DirTable::open(self.dir.path().join(spec.id.as_str()), spec.clone()).unwrap())
     }
-    assert_eq!(won, 1);
-    assert_eq!(rows(&table).await.len(), 1);
+
+    async fn ledger(&self) -> Arc<dyn RunLedger> {
+        Arc::clone(&self.ledger) as Arc<dyn RunLedger>
+    }
+
+    /// The files that the last manifest lists, without the code of the table.
+    async fn raw_rows(&self, spec: &TableSpec) -> Vec<String> {
+        let dir = self.dir.path().join(spec.id.as_str());
+        let names =
+            std::fs::read_dir(&dir).unwrap().map(|file| file.unwrap().file_name().into_string().unwrap());
+        let last = names.filter(|name| name.ends_with(".json")).max().unwrap();
+        let manifest: serde_json::Value =
+            serde_json::from_slice(&std::fs::read(dir.join(last)).unwrap()).unwrap();
+        let mut lines = Vec::new();
+        for part in manifest["parts"].as_object().unwrap().values() {
+            let file = std::fs::File::open(dir.join(part["file"].as_str().unwrap())).unwrap();
+            for batch in arrow_ipc::reader::FileReader::try_new(file, None).unwrap() {
+                let batch = batch.unwrap();
+                lines.extend((0..batch.num_rows()).map(|row| line(&batch, row)));
+            }
+        }
+        lines.sort();
+        lines
+    }
+
+    async fn write_as_stranger(&self, _: &TableSpec, _: &RecordBatch) {
+        unreachable!("whoever writes to the directory goes through a manifest");
+    }
+
+    async fn expire(&self, _: &TableSpec) {
+        unreachable!("nothing is ever removed");
+    }
+}
+
+fn line(batch: &RecordBatch, row: usize) -> String {
+    let cell = |column: &ArrayRef| match column.data_type() {
+        _ if column.is_null(row) => "NULL".to_owned(),
+        DataType::Date32 => column.as_primitive::<Date32Type>().value_as_date(row).unwrap().to_string(),
+        DataType::Int64 => column.as_primitive::<Int64Type>().value(row).to_string(),
+        _ => column.as_string::<i32>().value(row).to_owned(),
+    };
+    batch.columns().iter().map(cell).collect::<Vec<_>>().join("/")
 }
 
 /// Ten visits a day and the number of the day, times the factor of the logic.

@@ -69,6 +69,17 @@ pub(super) enum Command {
     Abort(StopArgs),
     /// Stops a backfill: discards what is staged, keeps what is committed
     Cancel(StopArgs),
+    /// Discards what some tasks of a shadow, and those that wait for them, have staged; the others stay in review
+    Discard {
+        /// The backfill
+        id: String,
+        /// Numbers of the tasks, as the review shows them
+        #[arg(required = true, value_name = "TASK")]
+        tasks: Vec<u32>,
+        /// Why; recorded
+        #[arg(long)]
+        why: String,
+    },
     /// Commits the approved outputs of a shadow
     Publish {
         /// The backfill

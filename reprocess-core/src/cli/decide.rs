@@ -18,7 +18,7 @@ use crate::render;
 struct Decided<'a> {
     backfill: &'a str,
     state: Option<BackfillState>,
-    /// What was approved.
+    /// What was approved, or is left to be.
     #[serde(skip_serializing_if = "Option::is_none")]
     digest: Option<&'a str>,
     /// What moved under a shadow.
@@ -49,6 +49,18 @@ pub(super) async fn approve(
     decided(s, id, Decided { digest: Some(digest), ..Decided::default() }, text).await?;
     s.hint(&format!("next: {next}"))?;
     Ok(Exit::Done)
+}
+
+/// Takes some outputs out of a review.
+pub(super) async fn discard(s: &mut Session<'_>, id: &BackfillId, tasks: &[u32], why: &str) -> Result<Exit> {
+    let tasks: Vec<_> = tasks.iter().copied().map(TaskId).collect();
+    let review = s.engine.discard_staged(id, &tasks, &s.by, why).await?;
+    let digest = review.digest.as_str();
+    let left = review.outputs.len();
+    let text = format!("Backfill `{id}` has {left} outputs left in review, with digest {digest}\n");
+    decided(s, id, Decided { digest: Some(digest), ..Decided::default() }, text).await?;
+    s.hint(&format!("next: review {id}, then approve {id} --digest {digest}"))?;
+    Ok(Exit::Waiting)
 }
 
 /// A reviewer's no.

@@ -6,7 +6,7 @@
 //! # }
 //! ```
 //!
-//! `plan`, `backfill`, `status`, `review`, `diff`, `approve`, `abort`, `cancel`, `publish`, `rollback`, `close`,
+//! `plan`, `backfill`, `status`, `review`, `diff`, `approve`, `discard`, `abort`, `cancel`, `publish`, `rollback`, `close`,
 //! `explain`, `ledger`, `outdated`, `stale` and `deliveries`; `--help` tells of each. Results go to stdout, everything
 //! else to stderr; with `--json` there is exactly one document on stdout where the command has a result, and an error is
 //! one document on stderr. How a command ended is an [`Exit`].
@@ -115,6 +115,7 @@ async fn dispatch(s: &mut Session<'_>, command: Command) -> Result<Exit> {
         }
         Command::Abort(args) => decide::abort(s, &BackfillId::new(args.id), &args.why).await,
         Command::Cancel(args) => decide::cancel(s, &BackfillId::new(args.id), &args.why).await,
+        Command::Discard { id, tasks, why } => decide::discard(s, &BackfillId::new(id), &tasks, &why).await,
         Command::Publish { id } => decide::publish(s, &BackfillId::new(id)).await,
         Command::Close { id, forget } => decide::close(s, &BackfillId::new(id), forget).await,
         Command::Status { id } => answer::status(s, id.map(BackfillId::new).as_ref()).await,

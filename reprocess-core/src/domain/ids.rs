@@ -64,6 +64,7 @@ text_id! {
     Actor,
     /// Version of a whole table, in the words of its storage system; opaque to the engine.
     TableVersion,
-    /// Version of the content of one partition or slice; opaque, and compared for equality only.
+    /// Version of the content of one partition or slice; opaque, and compared for equality only. What a backend needs to
+    /// recognise its own commits later can be part of it.
     PartitionVersion,
 }

@@ -76,6 +76,24 @@ impl Slice {
     }
 }
 
+impl Slice {
+    /// Keys that cover all that the slice holds; `whole` where it names no partitions.
+    pub fn keys(&self, partitioning: &Partitioning) -> BTreeSet<PartitionKey> {
+        match (self, partitioning.time()) {
+            (Self::Time(slice), Some((column, calendar))) if column == slice.column => {
+                let further = |key: PartitionKey| {
+                    let others = slice.only.bound().filter(|(name, _)| *name != column);
+                    others.fold(key, |key, (name, value)| key.and(name, value.clone()))
+                };
+                let periods = calendar.keys_in(&slice.interval);
+                periods.map(|period| further(PartitionKey::of(column, period))).collect()
+            }
+            (Self::Partitions(keys), _) => keys.clone(),
+            (Self::Time(_) | Self::AsOf(_) | Self::All, _) => BTreeSet::from([PartitionKey::whole()]),
+        }
+    }
+}
+
 impl fmt::Display for Slice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -121,15 +139,12 @@ pub struct Base {
     /// Version of each key.
     #[serde(with = "entries")]
     pub partitions: BTreeMap<PartitionKey, PartitionVersion>,
-    /// What the backend needs beside it to recognise its own commits; opaque to the engine.
-    #[serde(default, skip_serializing_if = "serde_json::Value::is_null")]
-    pub detail: serde_json::Value,
 }
 
 impl Base {
-    /// A base without detail.
+    /// A base of versions.
     pub fn new(table: TableVersion, partitions: BTreeMap<PartitionKey, PartitionVersion>) -> Self {
-        Self { table, partitions, detail: serde_json::Value::Null }
+        Self { table, partitions }
     }
 
     /// The keys whose version differs from the other base, or is not there.

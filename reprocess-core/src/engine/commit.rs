@@ -4,6 +4,7 @@ use crate::domain::request::WhenMoved;
 use crate::domain::slice::Base;
 use crate::engine::Engine;
 use crate::engine::lease::retried;
+use crate::engine::record::{Attempt, profile_of};
 use crate::error::{Error, ErrorKind, Result};
 use crate::ports::ledger::Fence;
 use crate::ports::writer::{
@@ -15,6 +16,8 @@ use crate::ports::writer::{
 pub(super) struct Committing<'a> {
     pub(super) writer: &'a dyn PartitionWriter,
     pub(super) entries: Vec<CommitEntry>,
+    /// For each entry the attempt that it is of.
+    pub(super) at: Vec<Attempt<'a>>,
     pub(super) base: Base,
     /// The plan's base: where the search for an earlier commit starts.
     pub(super) since: &'a Base,
@@ -49,8 +52,10 @@ impl Engine {
                     if !what.may_refresh(&moved) {
                         return Ok(Ended::Moved(moved));
                     }
-                    let same_rows = moved.iter().all(|m| m.by == MovedBy::Layout);
-                    self.refresh(&mut what, same_rows).await?;
+                    match moved.iter().all(|m| m.by == MovedBy::Layout) {
+                        true => self.relocate(&mut what, &moved).await?,
+                        false => self.refresh(&mut what).await?,
+                    }
                 }
                 Ok(CommitOutcome::Fenced) => return Ok(Ended::Fenced),
                 Ok(CommitOutcome::SchemaChanged) => {
@@ -114,21 +119,54 @@ impl Engine {
         Ok(Ended::Done)
     }
 
-    /// Takes the base anew, and makes the staged sets fit it. The profile before says nothing about other rows.
-    async fn refresh(&self, what: &mut Committing<'_>, same_rows: bool) -> Result<()> {
+    /// Goes on to the very versions that hold the same rows in other files: where rows have changed beside that, or
+    /// since, the commit conflicts again and says so.
+    async fn relocate(&self, what: &mut Committing<'_>, moved: &[Moved]) -> Result<()> {
+        for m in moved {
+            for record in what.entries.iter_mut().flat_map(|entry| &mut entry.finish.records) {
+                if record.scope.covers(&m.partition) && m.partition.covers(&record.partition) {
+                    record.base = Some(m.now.clone());
+                }
+            }
+            what.base.partitions.insert(m.partition.clone(), m.now.clone());
+        }
+        let mut table = None;
         for entry in &mut what.entries {
             let head = retried(self, || what.writer.head(&entry.scope)).await?;
+            let expected = |key: &_| head.partitions.get(key) == what.base.partitions.get(key);
+            if !entry.scope.partitions().iter().all(expected) {
+                return Ok(());
+            }
             if let Change::Apply(staged) = &entry.change {
                 entry.change = Change::Apply(what.writer.rebase(staged, &head).await?);
             }
-            for record in &mut entry.finish.records {
-                let now =
-                    head.partitions.get(&record.partition).filter(|now| record.base.as_ref() != Some(now));
-                if let (Some(now), Some(_)) = (now, &record.base) {
-                    record.base = Some(now.clone());
-                    record.before = record.before.take().filter(|_| same_rows);
-                }
+            table.get_or_insert(head.table);
+        }
+        what.base.table = table.unwrap_or_else(|| what.base.table.clone());
+        Ok(())
+    }
+
+    /// Takes the base anew, makes the staged sets fit it, and looks again at what they replace. The base is taken first:
+    /// what moves after it conflicts again.
+    async fn refresh(&self, what: &mut Committing<'_>) -> Result<()> {
+        let writer = what.writer;
+        for (entry, at) in what.entries.iter_mut().zip(&what.at) {
+            let job = self.host.catalog().job(&at.task.job)?;
+            let head = retried(self, || writer.head(&entry.scope)).await?;
+            let before = self.before(at, writer, job).await?;
+            let mut after: Vec<_> =
+                entry.finish.records.iter().filter_map(|record| record.after.clone()).collect();
+            if let Change::Apply(staged) = &entry.change {
+                let staged = writer.rebase(staged, &head).await?;
+                after = self.after(at, writer, job, &staged).await?;
+                entry.change = Change::Apply(staged);
             }
+            for record in &mut entry.finish.records {
+                record.base = record.version_in(&head).cloned();
+                record.before = profile_of(&before, &record.partition);
+                record.after = profile_of(&after, &record.partition);
+            }
+            entry.finish.stale = self.stale_after(at, &before, &after)?;
             what.base.table = head.table;
             what.base.partitions.extend(head.partitions);
         }

@@ -3,12 +3,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::domain::ids::{Actor, BackfillId};
-use crate::domain::plan::Plan;
+use crate::domain::plan::{Plan, TaskId};
 use crate::domain::request::Mode;
-use crate::engine::Engine;
+use crate::engine::{Engine, Review};
 use crate::error::{Error, ErrorKind, Result};
+use crate::ports::ledger::rules::dependents;
 use crate::ports::ledger::{
-    Approval, BackfillRecord, BackfillState, Change, Overlap, StalePartition, Submitted, TaskRecord,
+    Approval, BackfillRecord, BackfillState, Overlap, StalePartition, StateChange, Submitted, TaskRecord,
     TaskState, Transition,
 };
 use crate::ports::notify::Notice;
@@ -54,6 +55,14 @@ impl Engine {
             return Ok(Submission::NothingToDo);
         }
         self.check_host(plan)?;
+        // The other way round than a run is checked: the work of the two could not be told apart.
+        if self.ledger.run(&plan.run()).await?.iter().any(|row| row.record.backfill.is_none()) {
+            return Err(refuse(
+                id,
+                format!("a run outside of any backfill is called `{}`", plan.run()),
+                "choose another name",
+            ));
+        }
         let filed = match self.hold(plan).await {
             Ok(()) => self.ledger.submit(plan, by, self.clock.now()).await,
             Err(error) => Err(error),
@@ -106,7 +115,8 @@ impl Engine {
             digest: digest.to_owned(),
             comment: comment.to_owned(),
         };
-        let change = Change { from: record.state, to, by: by.clone(), approval: Some(approval), note: None };
+        let change =
+            StateChange { from: record.state, to, by: by.clone(), approval: Some(approval), note: None };
         self.go(id, &change).await
     }
 
@@ -127,8 +137,13 @@ impl Engine {
             if !record.state.may_stop() {
                 return Err(wrong_state(id, record.state, to.name()));
             }
-            let change =
-                Change { from: record.state, to, by: by.clone(), approval: None, note: Some(why.to_owned()) };
+            let change = StateChange {
+                from: record.state,
+                to,
+                by: by.clone(),
+                approval: None,
+                note: Some(why.to_owned()),
+            };
             self.go(id, &change).await?;
         }
         // Also where it was stopped before: that call may have died in between.
@@ -138,6 +153,54 @@ impl Engine {
         Ok(())
     }
 
+    /// Takes staged tasks, and those that wait for them, out of a shadow that waits for a review: what they staged is
+    /// discarded, and the others stay. What is left is another review, with another digest to approve.
+    pub async fn discard_staged(
+        &self,
+        id: &BackfillId,
+        tasks: &[TaskId],
+        by: &Actor,
+        why: &str,
+    ) -> Result<Review> {
+        let record = self.backfill(id).await?;
+        let known = self.ledger.tasks(id).await?;
+        let mut given: BTreeSet<_> = tasks.iter().copied().collect();
+        given.extend(dependents(&record.plan, &given));
+        let staged = known.iter().filter(|task| task.state == TaskState::Staged);
+        let (gone, left): (Vec<_>, Vec<_>) = staged.cloned().partition(|task| given.contains(&task.id));
+        let state = BackfillState::AwaitingReview;
+        if record.state == state {
+            if let Some(task) = tasks.iter().find(|id| !gone.iter().any(|task| task.id == **id)) {
+                return Err(Error::not_found("the task has nothing staged")
+                    .with_context("backfill", id)
+                    .with_context("task", task));
+            }
+            if left.is_empty() {
+                return Err(Error::new(ErrorKind::State, "nothing would be left to review")
+                    .with_context("backfill", id)
+                    .with_advice("abort the backfill instead"));
+            }
+        }
+        let discard = StateChange {
+            from: state,
+            to: state,
+            by: by.clone(),
+            approval: None,
+            note: Some(why.to_owned()),
+        };
+        match self.ledger.discard_staged(id, tasks, &discard, self.clock.now()).await? {
+            Transition::Done => {}
+            Transition::Elsewhere(state) => {
+                return Err(Error::new(ErrorKind::State, format!("the backfill is {state}"))
+                    .with_context("backfill", id)
+                    .with_advice("only what waits for a review can be discarded in part"));
+            }
+        }
+        self.discard(&record.plan, &gone).await;
+        self.tell(&record.plan, state, why).await;
+        self.review(id).await
+    }
+
     /// Ends a backfill for good. With `forget`, what it replaced is freed and can no longer be restored. Answers what is
     /// left stale downstream.
     pub async fn close(&self, id: &BackfillId, by: &Actor, forget: bool) -> Result<Closed> {
@@ -145,7 +208,7 @@ impl Engine {
         let rows = self.ledger.changes(id).await?;
         let tasks = self.ledger.tasks(id).await?;
         if record.state != BackfillState::Closed {
-            let change = Change {
+            let change = StateChange {
                 from: record.state,
                 to: BackfillState::Closed,
                 by: by.clone(),
@@ -184,7 +247,7 @@ impl Engine {
     }
 
     /// Changes the state, or says where the backfill is instead.
-    pub(super) async fn go(&self, id: &BackfillId, change: &Change) -> Result<()> {
+    pub(super) async fn go(&self, id: &BackfillId, change: &StateChange) -> Result<()> {
         match self.ledger.transition(id, change, self.clock.now()).await? {
             Transition::Done => Ok(()),
             Transition::Elsewhere(state) => Err(wrong_state(id, state, change.to.name())),

@@ -11,12 +11,12 @@ use crate::domain::plan::{Action, Plan, TaskId};
 use crate::domain::validate::Decision;
 use crate::engine::Engine;
 use crate::engine::control::wrong_state;
-use crate::engine::lease::retried;
+use crate::engine::lease::{Held, retried};
 use crate::engine::record::{Attempt, Beside, Origin};
 use crate::engine::task::{Noted, TaskEnd};
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::ports::ledger::{
-    BackfillRecord, BackfillState, Change, Claim, Leave, RunStatus, TaskRecord, TaskState, Trigger,
+    BackfillRecord, BackfillState, Claim, Leave, RunStatus, StateChange, TaskRecord, TaskState, Trigger,
 };
 
 /// Something that happened to a task, for whoever watches.
@@ -73,7 +73,7 @@ impl Engine {
         let record = self.backfill(id).await?;
         match record.state {
             BackfillState::Approved | BackfillState::Stale | BackfillState::Failed => {
-                let change = Change {
+                let change = StateChange {
                     from: record.state,
                     to: BackfillState::Running,
                     by: worker_actor(worker),
@@ -122,7 +122,9 @@ impl Engine {
             match (running.is_empty(), none) {
                 (false, true) => {
                     let poll = self.clock.sleep(self.settings.poll());
+                    // Without `biased` the order would be drawn, and a seeded replay would differ.
                     tokio::select! {
+                        biased;
                         ended = running.next() => report(ended, watch)?,
                         () = poll => {}
                     }
@@ -171,20 +173,33 @@ impl Engine {
             Ok(TaskEnd::Lost) => return Ok((claim.task, TaskState::Pending)),
             Ok(TaskEnd::Staged(result)) => (Leave::Staged(result), TaskState::Staged),
             Ok(TaskEnd::Skipped(note)) => (Leave::Skipped { note }, TaskState::Skipped),
-            Err(error) => {
-                let error = error
-                    .with_context("job", &task.job)
-                    .with_context("partition", &task.scope)
-                    .with_context("run", &origin.run);
-                tracing::warn!(%error, "task failed");
-                let note = error.to_string();
-                let records = self.records(&at, None, RunStatus::Failed, Some(&note))?;
-                (Leave::Failed { note, records }, TaskState::Failed)
-            }
+            Err(error) => self.after_error(&at, &claim, error).await?,
         };
         let now = self.clock.now();
         retried(self, || self.ledger.leave(&claim, how.clone(), now)).await?;
         Ok((claim.task, state))
+    }
+
+    /// What becomes of a task after an error. Where storage was away for longer than one attempt tries, another one may
+    /// take the task, after a wait in which this one keeps it, so that a database that is down is not asked all the time.
+    async fn after_error(&self, at: &Attempt<'_>, claim: &Claim, error: Error) -> Result<(Leave, TaskState)> {
+        let error = error
+            .with_context("job", &at.task.job)
+            .with_context("partition", &at.task.scope)
+            .with_context("run", &at.origin.run);
+        let note = error.to_string();
+        // A lease that another holds is an error of this kind only where the request says so.
+        let may_pass = error.is_retryable() && error.kind() != ErrorKind::State;
+        if may_pass && !claim.attempt.is_multiple_of(self.settings.attempts.max(1)) {
+            tracing::warn!(%error, "task is left to another attempt");
+            let wait = self.clock.sleep(self.settings.pause(claim.attempt));
+            // Whatever becomes of the claim meanwhile is seen when the task is left.
+            let _ = self.holding(Held { claim: Some(claim), fence: None }, wait).await;
+            return Ok((Leave::Pending { note }, TaskState::Pending));
+        }
+        tracing::warn!(%error, "task failed");
+        let records = self.records(at, None, RunStatus::Failed, Some(&note))?;
+        Ok((Leave::Failed { note, records }, TaskState::Failed))
     }
 
     /// What earlier attempts at the task, and the tasks it reads from, have staged.
@@ -223,7 +238,7 @@ impl Engine {
         if to == BackfillState::Published {
             self.note_rollback(&record.plan, worker).await?;
         }
-        let change = Change {
+        let change = StateChange {
             from: BackfillState::Running,
             to,
             by: worker_actor(worker),
@@ -297,6 +312,7 @@ async fn meanwhile<T>(
     let mut step = pin!(step);
     loop {
         tokio::select! {
+            biased;
             done = &mut step => return Ok(done),
             Some(ended) = running.next() => report(Some(ended), watch)?,
         }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::domain::estimate::Sample;
 use crate::domain::ids::{JobName, PartitionVersion, RunId, TableId};
-use crate::domain::job::JobSpec;
+use crate::domain::job::{JobSpec, WriteMode};
 use crate::domain::lineage;
 use crate::domain::partition::PartitionKey;
 use crate::domain::plan::facts::{
@@ -12,7 +12,7 @@ use crate::domain::plan::facts::{
 };
 use crate::domain::request::Request;
 use crate::domain::scope::Scope;
-use crate::domain::slice::{Pin, Slice};
+use crate::domain::slice::{Base, Pin, Slice};
 use crate::engine::Engine;
 use crate::engine::pins::was_staged;
 use crate::error::{Error, ErrorKind, Result};
@@ -62,6 +62,11 @@ impl Engine {
         }
         for (name, units) in &needs.units {
             let job = self.host.catalog().job(name)?;
+            let base = facts.bases.get(&job.output).filter(|_| matches!(job.write, WriteMode::Merge(_)));
+            if let Some(base) = base {
+                let position = self.lost_before(&job.output, base).await?;
+                facts.lost_before.insert(job.output.clone(), position);
+            }
             let rows = self.current_rows(job, units).await?;
             facts.settled.insert(name.clone(), self.settled(job, &rows).await?);
             facts
@@ -122,6 +127,29 @@ impl Engine {
         // What another job, or a run over more than this unit, has written is not this unit's own run.
         let own = known.filter(|(unit, row)| row.record.job == job.name && row.record.partition == *unit);
         Ok(own.collect())
+    }
+
+    /// Position up to which rows that runs have merged may be lost: each commit after it found what the one before had
+    /// left, up to the head. What lies further back than the last rows counts as lost, which costs work only.
+    pub(super) async fn lost_before(&self, table: &TableId, head: &Base) -> Result<u64> {
+        const LAST: u32 = 1000;
+        let whole = PartitionKey::whole();
+        let Some(head) = head.partitions.get(&whole) else { return Ok(0) };
+        let rows = self.ledger.history(table, &whole, LAST).await?;
+        let committed = rows.iter().filter(|row| row.record.status == RunStatus::Committed);
+        let (mut left, mut found) = (None, Some(head));
+        for row in committed {
+            let output = row.record.output_partition.as_ref();
+            // Several rows of one commit have left the same.
+            if output.is_none() || (output != found && output != left) {
+                return Ok(row.position);
+            }
+            if output == found {
+                (left, found) = (found, row.record.base.as_ref());
+            }
+        }
+        let is_all = rows.len() < usize::try_from(LAST).unwrap_or(usize::MAX);
+        Ok(rows.last().filter(|_| !is_all).map_or(0, |row| row.position))
     }
 
     /// For each unit the inputs that its run read while they were staged, where production holds just that since.
@@ -191,6 +219,7 @@ fn current_run(row: LedgerRow) -> CurrentRun {
     let record = row.record;
     CurrentRun {
         run: record.run,
+        position: row.position,
         fingerprint: record.fingerprint,
         output: record.output_partition,
         rolled_back: record.backfill.filter(|_| record.trigger == Trigger::Rollback),

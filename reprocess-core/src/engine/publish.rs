@@ -17,10 +17,12 @@ use crate::engine::control::wrong_state;
 use crate::engine::execute::origin;
 use crate::engine::lease::{Held, Kept, Leased};
 use crate::engine::record::{Attempt, Beside, Origin};
+use crate::engine::task::expect;
 use crate::error::{Error, ErrorKind, Result};
 use crate::ports::ledger::rules::dependents;
 use crate::ports::ledger::{
-    BackfillRecord, BackfillState, Change, Fence, RunStatus, TaskRecord, TaskResult, TaskState,
+    BackfillRecord, BackfillState, Fence, RunStatus, StateChange, TaskRecord, TaskResult, TaskState,
+    Transition,
 };
 use crate::ports::writer::{Change as Write, CommitEntry, Moved};
 
@@ -99,12 +101,7 @@ impl Engine {
     pub async fn publish(&self, id: &BackfillId, by: &Actor, worker: &WorkerId) -> Result<Publication> {
         let record = self.backfill(id).await?;
         let tasks = self.ledger.tasks(id).await?;
-        let open = tasks.iter().any(|task| task.state.is_open());
         match record.state {
-            // A publication died after it had sent tasks back, before it could say so.
-            BackfillState::AwaitingReview | BackfillState::Publishing if open => {
-                return self.stale(&record, by, &tasks, Vec::new(), BTreeSet::new()).await;
-            }
             BackfillState::AwaitingReview => {
                 self.check_approval(&record, &tasks)?;
                 self.go(id, &change(BackfillState::AwaitingReview, BackfillState::Publishing, by)).await?;
@@ -196,7 +193,7 @@ impl Engine {
     ) -> Result<Ended> {
         let plan = &record.plan;
         let origin = origin(record, worker);
-        let mut entries = Vec::new();
+        let (mut entries, mut attempts) = (Vec::new(), Vec::new());
         let (mut base, mut since) = (None, None);
         for task in tasks {
             let known =
@@ -204,6 +201,7 @@ impl Engine {
             let result =
                 known.result.as_ref().ok_or_else(|| Error::internal("a staged task has no result"))?;
             entries.push(self.published_entry(record, task, known, &origin, beside)?);
+            attempts.push(attempt(plan, task, known, &origin, beside));
             join(&mut base, &result.base);
             join(&mut since, &task.base);
         }
@@ -217,6 +215,7 @@ impl Engine {
             let what = Committing {
                 writer,
                 entries: entries.clone(),
+                at: attempts.clone(),
                 base: base.clone(),
                 since: &since,
                 fence,
@@ -225,9 +224,11 @@ impl Engine {
             };
             let ended = self.commit(what).await?;
             let Ended::Moved(_) = &ended else { return Ok(ended) };
-            let at = attempt(plan, tasks[0], &staged[&tasks[0].id], &origin, beside);
-            match self.after_own_commits(&at, writer, &scope, &base).await? {
-                Some(own) => base = own,
+            match self.after_own_commits(&attempts[0], writer, &scope, &base).await? {
+                Some(own) => {
+                    base = own;
+                    expect(&mut entries, &base);
+                }
                 None => return Ok(ended),
             }
         }
@@ -265,25 +266,21 @@ impl Engine {
     ) -> Result<Publication> {
         let plan = &record.plan;
         let id = &plan.request.id;
-        let from = self.backfill(id).await?.state;
-        if !from.may_become(BackfillState::Stale) {
-            return Err(wrong_state(id, from, BackfillState::Stale.name()));
-        }
         let again = with_dependants(plan, under);
         let keys: Vec<_> = moved.iter().map(|m| m.partition.to_string()).collect();
         let note = format!("production moved under the shadow: {}", keys.join(", "));
-        let mut tasks: Vec<_> = again.iter().copied().collect();
-        if !tasks.is_empty() {
-            self.ledger.restage(id, &tasks, &note, self.clock.now()).await?;
+        let tasks: Vec<_> = again.iter().copied().collect();
+        let mut stale = change(BackfillState::Publishing, BackfillState::Stale, by);
+        stale.note = Some(note.clone());
+        match self.ledger.restage(id, &tasks, &stale, self.clock.now()).await? {
+            Transition::Done => {}
+            // Another process found the same first.
+            Transition::Elsewhere(BackfillState::Stale) => return Ok(Publication::Stale { moved, tasks }),
+            Transition::Elsewhere(state) => return Err(wrong_state(id, state, stale.to.name())),
         }
         let sent: Vec<_> = known.iter().filter(|task| again.contains(&task.id)).cloned().collect();
         self.discard(plan, &sent).await;
-        let mut stale = change(from, BackfillState::Stale, by);
-        stale.note = Some(note.clone());
-        // Another process may have gone on from here already, which is as good.
-        let _ = self.ledger.transition(id, &stale, self.clock.now()).await?;
         self.tell(plan, BackfillState::Stale, &note).await;
-        tasks.extend(known.iter().filter(|task| task.state.is_open()).map(|task| task.id));
         Ok(Publication::Stale { moved, tasks })
     }
 
@@ -419,6 +416,6 @@ fn join(all: &mut Option<Base>, base: &Base) {
     }
 }
 
-fn change(from: BackfillState, to: BackfillState, by: &Actor) -> Change {
-    Change { from, to, by: by.clone(), approval: None, note: None }
+fn change(from: BackfillState, to: BackfillState, by: &Actor) -> StateChange {
+    StateChange { from, to, by: by.clone(), approval: None, note: None }
 }

@@ -1,6 +1,6 @@
 //! What the ledger is told of a task.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use chrono::{DateTime, Utc};
@@ -41,7 +41,7 @@ pub(super) struct Beside {
 }
 
 /// One attempt at a task.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub(super) struct Attempt<'a> {
     pub(super) plan: &'a Plan,
     pub(super) task: &'a Task,
@@ -109,9 +109,12 @@ impl Engine {
             (_, WriteMode::Merge(_)) => Op::Merge,
             _ => Op::Replace,
         };
-        // Merges of several intervals share the scope of the whole table, so the units tell them apart.
-        let digest = match Scope::keys(at.task.units.iter().cloned()) {
-            Ok(units) if op == Op::Merge => units.digest(),
+        // Merges of several intervals share the scope of the whole table, so the units tell them apart; one rollback may
+        // take back several runs of one unit.
+        let merges = matches!(job.write, WriteMode::Merge(_));
+        let digest = match (Scope::keys(at.task.units.iter().cloned()), &at.task.action) {
+            (Ok(units), Action::Restore { undo, .. }) if merges => format!("{}.{undo}", units.digest()),
+            (Ok(units), _) if merges => units.digest(),
             _ => at.task.scope.digest(),
         };
         Ok(StampId {
@@ -157,12 +160,13 @@ impl Engine {
                 Inputs::Recorded { by } => Some(by.clone()),
                 Inputs::Current => None,
             },
-            base: result.map_or(&at.task.base, |r| &r.base).partitions.get(unit).cloned(),
+            base: None,
             output: None,
             output_partition: None,
             before: result.and_then(|r| profile_of(&r.before, unit)),
             after: result.and_then(|r| profile_of(&r.after, unit)),
             read_bytes: result.and_then(|r| r.read_bytes),
+            order: 0,
             verdict: result.and_then(|r| r.verdict.clone()),
             kept: None,
             queued_at: at.queued_at,
@@ -170,7 +174,12 @@ impl Engine {
             finished_at: self.clock.now(),
             worker: at.origin.worker.clone(),
         };
-        Ok(at.task.units.iter().map(record).collect())
+        let base = result.map_or(&at.task.base, |r| &r.base);
+        let on_base = |mut record: RunRecord| {
+            record.base = record.version_in(base).cloned();
+            record
+        };
+        Ok(at.task.units.iter().map(record).map(on_base).collect())
     }
 
     /// What the ledger is told with a commit.
@@ -180,22 +189,48 @@ impl Engine {
             records: self.records(at, Some(result), RunStatus::Committed, None)?,
             task,
             deliver: at.plan.request.deliver,
-            stale: self.stale_after(at, result)?,
+            stale: self.stale_after(at, &result.before, &result.after)?,
             pinned_at: result.pinned_at,
+            reads: self.reads(at, result)?,
         })
+    }
+
+    /// The partitions of managed tables in the slices that a task has read. A replay read what was there for another run,
+    /// which the position of its plan says nothing about.
+    fn reads(&self, at: &Attempt<'_>, result: &TaskResult) -> Result<Vec<(TableId, Vec<PartitionKey>)>> {
+        let mut reads = BTreeMap::<_, BTreeSet<_>>::new();
+        if matches!(at.plan.request.inputs, Inputs::Recorded { .. }) {
+            return Ok(Vec::new());
+        }
+        let catalog = self.host.catalog();
+        for pin in result.inputs.values() {
+            let of_table = &catalog.table(&pin.table)?.partitioning;
+            let writers: Vec<_> = catalog.jobs().filter(|job| job.output == pin.table).collect();
+            // Rows of a job with units of its own do not tell which partitions it changed.
+            let other_unit = writers.iter().any(|job| job.unit.as_ref().is_some_and(|unit| unit != of_table));
+            let keys = match other_unit {
+                true => BTreeSet::from([PartitionKey::whole()]),
+                false => pin.slice.keys(of_table),
+            };
+            if !writers.is_empty() {
+                reads.entry(pin.table.clone()).or_default().extend(keys);
+            }
+        }
+        Ok(reads.into_iter().map(|(table, keys)| (table, keys.into_iter().collect())).collect())
     }
 
     /// Downstream partitions that read what this task changes. What the same plan computes is among them until its task
     /// has succeeded, and what it reaches in turn is left to that task.
-    fn stale_after(
+    pub(super) fn stale_after(
         &self,
         at: &Attempt<'_>,
-        result: &TaskResult,
+        before: &[Profile],
+        after: &[Profile],
     ) -> Result<Vec<(JobName, TableId, PartitionKey)>> {
         let mut changed = Changed::beside(Arc::clone(&at.beside.planned));
         let content = |profiles: &[Profile], key: &PartitionKey| profile_of(profiles, key).map(|p| p.content);
         let differs = |key: &PartitionKey| {
-            let (before, after) = (content(&result.before, key), content(&result.after, key));
+            let (before, after) = (content(before, key), content(after, key));
             before.is_none() || before != after
         };
         changed.add(&at.task.table, at.task.scope.partitions().into_iter().filter(differs));

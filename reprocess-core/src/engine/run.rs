@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::domain::ids::{Actor, JobName, LogicVersion, RunId, WorkerId};
+use crate::domain::ids::{Actor, BackfillId, JobName, LogicVersion, RunId, WorkerId};
 use crate::domain::partition::PartitionKey;
 use crate::domain::plan::{self, Plan};
 use crate::domain::request::{Mode, Request, Selection, WhenLeased};
@@ -17,7 +17,8 @@ use crate::ports::ledger::{RunRecord, RunStatus, Trigger};
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct RunRequest {
-    /// The scheduler's id of the run. The same id again is the same run: it is recognised, never doubled.
+    /// The scheduler's id of the run. The same id again is the same run: it is recognised, never doubled. It may not be
+    /// that of a backfill's run, which is its name, a dot and a number.
     pub run: RunId,
     /// The job.
     pub job: JobName,
@@ -119,6 +120,7 @@ impl Engine {
     /// Runs one partition at once, under the same leases and guards as a backfill. A failure is recorded and returned;
     /// the scheduler may run it again under the same id.
     pub async fn run(&self, request: &RunRequest, worker: &WorkerId) -> Result<RunOutcome> {
+        self.check_run(&request.run).await?;
         if self.is_recorded(request).await? {
             return Ok(RunOutcome::Committed);
         }
@@ -166,6 +168,18 @@ impl Engine {
                 Err(error)
             }
         }
+    }
+
+    /// Refuses the id of a backfill's run: the work of the two could not be told apart.
+    async fn check_run(&self, run: &RunId) -> Result<()> {
+        let numbered = run.as_str().rsplit_once('.').filter(|(_, number)| number.parse::<u32>().is_ok());
+        let Some((name, _)) = numbered else { return Ok(()) };
+        if self.ledger.backfill(&BackfillId::new(name)).await?.is_none() {
+            return Ok(());
+        }
+        Err(Error::invalid(format!("run ids like `{name}.1` are those of the backfill `{name}`"))
+            .with_context("run", run)
+            .with_advice("choose another run id"))
     }
 
     /// Whether the ledger has the run. A plan made now has a base from after its commit, so that the table's history

@@ -15,7 +15,8 @@ pub struct Settings {
     pub lease_ttl_ms: u64,
     /// How long to wait before looking again at what others hold.
     pub poll_ms: u64,
-    /// How often a step is tried that fails with an error that a retry can get past.
+    /// How often a step is tried that fails with an error that a retry can get past; and how often a task of a backfill
+    /// is claimed again that ends with such an error, before it counts as failed.
     pub attempts: u32,
     /// Wait before the second try; it doubles with each further one.
     pub backoff_min_ms: u64,
@@ -49,6 +50,12 @@ impl Settings {
 
     pub(crate) fn poll(&self) -> Duration {
         Duration::from_millis(self.poll_ms)
+    }
+
+    /// The wait before a task that ended with an error of that kind may be claimed again: it doubles with each claim.
+    pub(crate) fn pause(&self, claims: u32) -> Duration {
+        let doubled = 1_u64.checked_shl(claims.saturating_sub(1)).unwrap_or(u64::MAX);
+        Duration::from_millis(self.poll_ms.saturating_mul(doubled).min(self.backoff_max_ms))
     }
 
     /// The waits between tries of one step.

@@ -39,11 +39,7 @@ impl Engine {
         let writer = self.host.writer(&at.task.table)?.as_ref();
         let before = self.before(at, writer, job).await?;
         let (staged, read_bytes) = retried(self, || self.stage_once(at, resolved, base, writer)).await?;
-        let after = match (&staged.intent, writer.staged(), &staged.visibility) {
-            (Intent::Replace, ..) | (_, None, _) => staged.profiles.clone(),
-            _ if merges_unseen(at, job) => staged.profiles.clone(),
-            (_, Some(shadow), _) => shadow.profile_after(&staged, &job.profile).await?,
-        };
+        let after = self.after(at, writer, job, &staged).await?;
         let verdict = self.verdict(at, writer, job, &staged, &before, &after).await?;
         Ok(TaskResult {
             staged: Some(staged),
@@ -57,8 +53,23 @@ impl Engine {
         })
     }
 
+    /// Profiles of the scope as the staged set would leave it.
+    pub(super) async fn after(
+        &self,
+        at: &Attempt<'_>,
+        writer: &dyn PartitionWriter,
+        job: &JobSpec,
+        staged: &Staged,
+    ) -> Result<Vec<Profile>> {
+        match (&staged.intent, writer.staged()) {
+            (Intent::Replace, _) | (_, None) => Ok(staged.profiles.clone()),
+            _ if merges_unseen(at, job) => Ok(staged.profiles.clone()),
+            (_, Some(shadow)) => shadow.profile_after(staged, &job.profile).await,
+        }
+    }
+
     /// Profiles of the scope in production.
-    async fn before(
+    pub(super) async fn before(
         &self,
         at: &Attempt<'_>,
         writer: &dyn PartitionWriter,

@@ -121,13 +121,14 @@ impl Engine {
         fence: Option<&Fence>,
     ) -> Result<Option<TaskEnd>> {
         let writer = self.host.writer(&at.task.table)?.as_ref();
-        let entry = self.entry(at, change, &result)?;
+        let mut entry = self.entry(at, change, &result)?;
         let mut base = at.task.base.clone();
         loop {
             let ended = self
                 .commit(Committing {
                     writer,
                     entries: vec![entry.clone()],
+                    at: vec![*at],
                     base: base.clone(),
                     since: &at.task.base,
                     fence,
@@ -140,7 +141,10 @@ impl Engine {
                 Ended::Fenced => return Ok(None),
                 Ended::Moved(moved) => match self.after_own_commits(at, writer, &at.task.scope, &base).await?
                 {
-                    Some(own) => base = own,
+                    Some(own) => {
+                        base = own;
+                        expect(std::slice::from_mut(&mut entry), &base);
+                    }
                     None => return Err(has_moved(&moved)),
                 },
             }
@@ -254,6 +258,7 @@ impl Engine {
             return Ok(None);
         }
         let rows = self.ledger.current(&at.task.table, &at.task.units).await?;
+        let oldest = rows.iter().flatten().map(|row| row.position).min().unwrap_or(0);
         let current: Vec<_> = rows.into_iter().flatten().map(|row| row.record).collect();
         let same = current.len() == at.task.units.len()
             && current.iter().zip(&at.task.units).all(|(record, unit)| {
@@ -263,11 +268,13 @@ impl Engine {
             });
         let Some(first) = current.first().filter(|_| same) else { return Ok(None) };
         let why = format!("unchanged since run {}", first.run);
-        if matches!(job.write, crate::domain::job::WriteMode::Merge(_)) {
-            return Ok(Some(why));
-        }
         let writer = self.host.writer(&at.task.table)?;
         let head = retried(self, || writer.head(&at.task.scope)).await?;
+        // Intervals that share a scope have no versions of their own; other runs may have merged since.
+        if current.iter().any(crate::ports::ledger::RunRecord::shares_scope) {
+            let lost_before = self.lost_before(&at.task.table, &head).await?;
+            return Ok((oldest > lost_before).then_some(why));
+        }
         let in_place = |r: &crate::ports::ledger::RunRecord| {
             r.output_partition.is_some() && r.output_partition.as_ref() == head.partitions.get(&r.partition)
         };
@@ -326,6 +333,13 @@ impl Engine {
             true => TaskEnd::Staged(Box::new(result)),
             false => TaskEnd::Lost,
         })
+    }
+}
+
+/// Tells the records of entries the base that they are committed on.
+pub(super) fn expect(entries: &mut [CommitEntry], base: &Base) {
+    for record in entries.iter_mut().flat_map(|entry| &mut entry.finish.records) {
+        record.base = record.version_in(base).cloned();
     }
 }
 

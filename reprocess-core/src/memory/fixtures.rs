@@ -17,7 +17,7 @@ use crate::domain::rows::Column;
 use crate::domain::scope::Scope;
 use crate::domain::slice::Base;
 use crate::domain::value::Value;
-use crate::ports::ledger::{BackfillState, Change, RunRecord, RunStatus, TaskFinish, Trigger};
+use crate::ports::ledger::{BackfillState, RunRecord, RunStatus, StateChange, TaskFinish, Trigger};
 use crate::ports::writer::{Commit, Op, StampId};
 
 pub(super) const JOB: &str = "daily";
@@ -75,8 +75,8 @@ pub(super) fn plan(id: &str, keys: &[PartitionKey], after: &[&[u32]]) -> Plan {
     }
 }
 
-pub(super) fn change(from: BackfillState, to: BackfillState) -> Change {
-    Change { from, to, by: me(), approval: None, note: None }
+pub(super) fn change(from: BackfillState, to: BackfillState) -> StateChange {
+    StateChange { from, to, by: me(), approval: None, note: None }
 }
 
 pub(super) fn stamp(run: &str, key: &PartitionKey) -> StampId {
@@ -118,6 +118,7 @@ pub(super) fn record(run: &str, key: &PartitionKey) -> RunRecord {
         before: None,
         after: None,
         read_bytes: None,
+        order: 0,
         verdict: None,
         kept: None,
         queued_at: at(0),
@@ -128,7 +129,7 @@ pub(super) fn record(run: &str, key: &PartitionKey) -> RunRecord {
 }
 
 pub(super) fn finish(records: Vec<RunRecord>) -> TaskFinish {
-    TaskFinish { records, task: None, deliver: false, stale: Vec::new(), pinned_at: 0 }
+    TaskFinish { records, task: None, deliver: false, stale: Vec::new(), pinned_at: 0, reads: Vec::new() }
 }
 
 pub(super) fn commit(version: &str, stamp: &StampId, attempt: u32, key: &PartitionKey) -> Commit {
@@ -139,6 +140,7 @@ pub(super) fn commit(version: &str, stamp: &StampId, attempt: u32, key: &Partiti
         attempts: vec![(stamp.clone(), attempt)],
         kept: None,
         recorded: false,
+        order: 0,
     }
 }
 

@@ -8,10 +8,12 @@ use arrow_array::RecordBatch;
 use arrow_schema::{Schema, SchemaRef};
 use futures::TryStreamExt;
 
+use super::ledger::Fence;
 use super::writer::{
-    Change, Commit, CommitOutcome, CommitRequest, Moved, MovedBy, Rows, StageRequest, Staged,
+    Change, Commit, CommitEntry, CommitOutcome, CommitRequest, Moved, MovedBy, Rows, StageRequest, Staged,
+    StampId,
 };
-use crate::domain::ids::PartitionVersion;
+use crate::domain::ids::{PartitionVersion, TableId};
 use crate::domain::partition::{PartitionKey, Partitioning};
 use crate::domain::profile::{Profile, ScopeProfiler};
 use crate::domain::rows::partition_runs;
@@ -46,7 +48,7 @@ impl StageRequest {
         while let Some(batch) = stream.try_next().await? {
             let columns = order.iter().map(|place| Arc::clone(batch.column(*place))).collect();
             let batch = RecordBatch::try_new(Arc::clone(table), columns)
-                .map_err(|e| Error::invalid("the rows do not fit the table").with_source(e))?;
+                .map_err(|e| Error::invalid(format!("the rows do not fit the table: {e}")))?;
             profiler.push(&batch)?;
             for (key, run) in partition_runs(partitioning, &batch)? {
                 parts.entry(key).or_default().push(batch.slice(run.start, run.len()));
@@ -82,17 +84,64 @@ impl StageRequest {
 }
 
 impl CommitRequest<'_> {
-    /// Why nothing may be committed, after the stamps were looked for: partitions that moved since the base, then a fence
-    /// that is no longer the current one. `head` is the scope of all entries now. For backends that do not share a
-    /// database with the ledger.
-    pub async fn refusal(&self, head: &Base) -> Result<Option<CommitOutcome>> {
-        let keys = self.entries.iter().flat_map(|entry| entry.scope.partitions());
-        let differs = |key: &PartitionKey| {
-            let known = self.base.partitions.get(key);
-            known.is_none() || head.partitions.get(key) != known
-        };
-        let moved: Vec<_> =
-            keys.filter(differs).map(|partition| Moved { partition, by: MovedBy::Content }).collect();
+    /// Refuses what no backend could commit: no entries, entries that touch the same partition or change nothing, a base
+    /// without one of their keys, a fence that is none for them.
+    pub fn check(&self, table: &TableId) -> Result<()> {
+        let refuse = |message: &str| Err(Error::invalid(message).with_context("table", table));
+        if self.entries.is_empty() {
+            return refuse("a commit without entries would commit nothing");
+        }
+        for (place, entry) in self.entries.iter().enumerate() {
+            let mut others = self.entries.iter().take(place);
+            if others.any(|other| other.stamp == entry.stamp || other.scope.overlaps(&entry.scope)) {
+                return refuse("two entries of one commit touch the same partition");
+            }
+            let keys = entry.scope.partitions();
+            if let Some(key) = keys.iter().find(|key| !self.base.partitions.contains_key(key)) {
+                return refuse("the base does not hold a partition of the commit")
+                    .map_err(|e: Error| e.with_context("partition", key));
+            }
+            match &entry.change {
+                Change::Apply(staged) if staged.id.stamp != entry.stamp || staged.scope != entry.scope => {
+                    return refuse("an entry has another stamp or scope than its staged set");
+                }
+                Change::Adopt => return refuse("what is only to be told to the ledger cannot be committed"),
+                Change::Apply(_) | Change::Restore(_) => {}
+            }
+            let is_for = |fence: &Fence| fence.table == *table && fence.scope.covers_all(&entry.scope);
+            if self.fence.is_some_and(|fence| !is_for(fence)) {
+                return refuse("the fence is not one for the scope of the commit");
+            }
+        }
+        Ok(())
+    }
+
+    /// The entries that are left to commit, and what the commits of the others said. `find` answers the first commit of
+    /// a stamp.
+    pub fn left(&self, find: impl Fn(&StampId) -> Option<Commit>) -> (Vec<&CommitEntry>, Vec<Commit>) {
+        let (mut open, mut earlier) = (Vec::new(), Vec::new());
+        for entry in self.entries {
+            match find(&entry.stamp) {
+                Some(commit) => earlier.push(commit),
+                None => open.push(entry),
+            }
+        }
+        (open, earlier)
+    }
+
+    /// Why the entries that are left may not be committed: partitions that moved since the base, then a fence that is no
+    /// longer the current one. `head` holds their scopes now. For backends that do not share a database with the ledger.
+    pub async fn refusal(&self, open: &[&CommitEntry], head: &Base) -> Result<Option<CommitOutcome>> {
+        let mut moved = Vec::new();
+        for partition in open.iter().flat_map(|entry| entry.scope.partitions()) {
+            let Some(now) = head.partitions.get(&partition).cloned() else {
+                return Err(Error::internal("the head does not hold a partition of the commit")
+                    .with_context("partition", partition));
+            };
+            if self.base.partitions.get(&partition) != Some(&now) {
+                moved.push(Moved { partition, by: MovedBy::Content, now });
+            }
+        }
         if !moved.is_empty() {
             return Ok(Some(CommitOutcome::Conflicted { moved }));
         }
@@ -106,20 +155,51 @@ impl CommitRequest<'_> {
 }
 
 impl Commit {
-    /// The commit of a request that left its scopes at `after`; nothing is kept, and the ledger does not have it yet.
-    pub fn of(request: &CommitRequest<'_>, after: Base) -> Self {
-        let attempt = |entry: &super::writer::CommitEntry| match &entry.change {
+    /// The commit of the entries that were left, beside what was committed earlier; `after` holds the scopes of all.
+    /// Nothing is kept, and the ledger does not have it yet.
+    pub fn of(open: &[&CommitEntry], earlier: &[Self], request: &CommitRequest<'_>, after: Base) -> Self {
+        let attempt = |entry: &&CommitEntry| match &entry.change {
             // A later attempt may commit what an earlier one staged; deliveries stand under the one that staged.
             Change::Apply(staged) => (entry.stamp.clone(), staged.id.attempt),
             Change::Restore(_) | Change::Adopt => (entry.stamp.clone(), entry.attempt),
         };
+        let asked = |(stamp, _): &&(StampId, u32)| request.entries.iter().any(|entry| entry.stamp == *stamp);
+        let mut attempts = Vec::new();
+        for known in earlier.iter().flat_map(|commit| &commit.attempts).filter(asked) {
+            if !attempts.contains(known) {
+                attempts.push(known.clone());
+            }
+        }
+        attempts.extend(open.iter().map(attempt));
         Self {
             version: after.table.clone(),
             partitions: after,
-            attempts: request.entries.iter().map(attempt).collect(),
+            attempts,
             kept: None,
             recorded: false,
+            order: 0,
         }
+    }
+
+    /// What several commits said, oldest first; one that comes twice in a row counts once, and of none there is nothing
+    /// to say. The answer to a request whose entries were committed apart: nothing is kept, since what one commit kept
+    /// would not restore all.
+    pub fn sum(commits: impl IntoIterator<Item = Self>) -> Option<Self> {
+        commits.into_iter().reduce(|sum, next| {
+            if sum.version == next.version {
+                return sum;
+            }
+            let mut partitions = sum.partitions.partitions;
+            partitions.extend(next.partitions.partitions);
+            Self {
+                partitions: Base::new(next.version.clone(), partitions),
+                version: next.version,
+                attempts: sum.attempts.into_iter().chain(next.attempts).collect(),
+                kept: None,
+                recorded: sum.recorded && next.recorded,
+                order: next.order,
+            }
+        })
     }
 }
 

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use super::ledger::{Fence, RunLedger, TaskFinish};
 use super::reader::{PinnedInput, RowStream};
 use super::staged::StagedReader;
-use crate::domain::ids::{BackfillId, JobName, RunId, TableId, TableVersion};
+use crate::domain::ids::{BackfillId, JobName, PartitionVersion, RunId, TableId, TableVersion};
 use crate::domain::partition::PartitionKey;
 use crate::domain::profile::{Profile, ProfileSpec};
 use crate::domain::request::SchemaPolicy;
@@ -232,7 +232,8 @@ pub enum Change {
 /// One atomic commit of one or more entries.
 #[derive(Clone, Copy)]
 pub struct CommitRequest<'a> {
-    /// One for each task.
+    /// One for each task. Those whose stamps were committed before are not written again; the others are committed, all
+    /// or none, whatever became of the partitions of the former since.
     pub entries: &'a [CommitEntry],
     /// What is expected to be replaced; holds every key of every entry's scope, and is never refreshed by a backend.
     pub base: &'a Base,
@@ -264,12 +265,17 @@ pub struct Commit {
     pub version: TableVersion,
     /// Version of every key of the entries' scopes after it.
     pub partitions: Base,
-    /// For each stamp the attempt that was committed, which need not be the one that asked.
+    /// For each stamp the attempt that was committed, which need not be the one that asked; those that were committed
+    /// before come first.
     pub attempts: Vec<(StampId, u32)>,
     /// What it replaced, where that was asked for and is possible.
     pub kept: Option<Kept>,
     /// Whether the ledger has it already.
     pub recorded: bool,
+    /// Grows with every commit of the table, as its storage system counts them; 0 where it does not. A ledger that is told
+    /// of a commit late knows by it what came after.
+    #[serde(default)]
+    pub order: u64,
 }
 
 /// Why a partition no longer has the version of the base.
@@ -289,6 +295,8 @@ pub struct Moved {
     pub partition: PartitionKey,
     /// How.
     pub by: MovedBy,
+    /// The version that it has now, of the moment in which it was found to have moved.
+    pub now: PartitionVersion,
 }
 
 /// The answer to a commit. Where several apply: already committed, then conflicted, then fenced.
@@ -297,8 +305,8 @@ pub struct Moved {
 pub enum CommitOutcome {
     /// The entries are in production.
     Committed(Commit),
-    /// They were already; nothing was written. Says what the first commit said. Whether it is still current is another
-    /// question.
+    /// All of them were already; nothing was written. Says what the first commit said, or the sum of what several said
+    /// ([`Commit::sum`]). Whether it is still current is another question.
     AlreadyCommitted(Commit),
     /// Some partitions no longer have the version of the base; nothing was written.
     Conflicted {
@@ -366,8 +374,10 @@ impl Capabilities {
 /// - [`commit`](Self::commit) acts on the scopes of its entries, all or nothing, and on nothing else. Partitions of a
 ///   replaced scope that receive no rows become empty;
 /// - a partition that does not have the version of the base answers [`CommitOutcome::Conflicted`], also when it was
-///   empty, and also with leases switched off. Two commits that change nothing may both succeed;
-/// - the same stamp again answers [`CommitOutcome::AlreadyCommitted`] and writes nothing;
+///   empty, and also with leases switched off. A version is another one whenever the rows may be; whether it moves with
+///   a commit that leaves the same rows is the backend's choice, so two commits that change nothing may both succeed;
+/// - the same stamp again answers [`CommitOutcome::AlreadyCommitted`] and writes nothing. Of entries of which some were
+///   committed before, the others are committed and the answer is [`CommitOutcome::Committed`], naming every stamp;
 /// - an error of `commit` says nothing about whether it happened: ask [`find_commit`](Self::find_commit).
 #[async_trait]
 pub trait PartitionWriter: Any + Send + Sync + fmt::Debug {

@@ -200,6 +200,7 @@ pub(super) fn row(position: u64, run: &str, logic: &str, d: u32) -> LedgerRow {
         verdict: Some(no_findings()),
         kept: None,
         read_bytes: Some(21_600),
+        order: 0,
         queued_at: at(0),
         started_at: at(1),
         finished_at: at(1) + chrono::Duration::milliseconds(2_345),

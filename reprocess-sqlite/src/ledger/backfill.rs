@@ -7,7 +7,7 @@ use reprocess_core::domain::ids::{Actor, BackfillId, TableId};
 use reprocess_core::domain::partition::PartitionKey;
 use reprocess_core::domain::plan::Plan;
 use reprocess_core::ports::ledger::{
-    Approval, BackfillRecord, BackfillState, Change, Overlap, Submitted, TaskState, Transition, rules,
+    Approval, BackfillRecord, BackfillState, Overlap, StateChange, Submitted, TaskState, Transition, rules,
 };
 use reprocess_core::{Error, ErrorKind, Result};
 use sqlx::SqliteConnection;
@@ -154,7 +154,7 @@ async fn insert_tasks(conn: &mut SqliteConnection, plan: &Plan, now: DateTime<Ut
 pub(super) async fn transition(
     conn: &mut SqliteConnection,
     id: &BackfillId,
-    change: &Change,
+    change: &StateChange,
     now: DateTime<Utc>,
 ) -> Result<Transition> {
     let (generation, state) = known(conn, id).await?;
@@ -218,7 +218,7 @@ async fn change_tasks(
     conn: &mut SqliteConnection,
     id: &BackfillId,
     generation: u32,
-    change: &Change,
+    change: &StateChange,
     now: DateTime<Utc>,
 ) -> Result<()> {
     // No state that a task gets here is one that the same change leads further, so the order does not matter.

@@ -57,6 +57,12 @@ pub(super) async fn record(conn: &mut SqliteConnection, commit: &Commit, entry: 
         for partition in &finish.stale {
             stale::mark(conn, partition, &record.run, position).await?;
         }
+        for (because, position) in stale::missed(conn, finish, &record.run).await? {
+            for record in &finish.records {
+                let own = (record.job.clone(), record.table.clone(), record.partition.clone());
+                stale::mark(conn, &own, &because, position).await?;
+            }
+        }
     }
     let ended = finish.records.iter().map(|record| record.finished_at).max();
     let attempt = rules::committed_attempt(commit, entry);

@@ -27,7 +27,7 @@ use reprocess_core::domain::plan::{Plan, TaskId};
 use reprocess_core::domain::scope::Scope;
 use reprocess_core::ports::delivery::Delivery;
 use reprocess_core::ports::ledger::{
-    Change, Claim, Fence, Leave, RunLedger, RunRecord, Submitted, TaskResult, Transition,
+    Claim, Fence, Leave, RunLedger, RunRecord, StateChange, Submitted, TaskResult, TaskState, Transition,
 };
 use reprocess_core::ports::writer::{Commit, CommitEntry, StagedId};
 use sqlx::{Sqlite, Transaction};
@@ -91,7 +91,12 @@ impl RunLedger for SqliteLedger {
         written(tx, answer).await
     }
 
-    async fn transition(&self, id: &BackfillId, change: &Change, now: DateTime<Utc>) -> Result<Transition> {
+    async fn transition(
+        &self,
+        id: &BackfillId,
+        change: &StateChange,
+        now: DateTime<Utc>,
+    ) -> Result<Transition> {
         let mut tx = self.db.begin_write().await?;
         let answer = backfill::transition(&mut tx, id, change, now).await?;
         written(tx, answer).await
@@ -150,10 +155,35 @@ impl RunLedger for SqliteLedger {
         written(tx, ()).await
     }
 
-    async fn restage(&self, id: &BackfillId, tasks: &[TaskId], note: &str, now: DateTime<Utc>) -> Result<()> {
+    async fn restage(
+        &self,
+        id: &BackfillId,
+        tasks: &[TaskId],
+        change: &StateChange,
+        now: DateTime<Utc>,
+    ) -> Result<Transition> {
         let mut tx = self.db.begin_write().await?;
-        task::restage(&mut tx, id, tasks, note, now).await?;
-        written(tx, ()).await
+        let answer = backfill::transition(&mut tx, id, change, now).await?;
+        if answer == Transition::Done {
+            task::unstage(&mut tx, id, tasks, TaskState::Pending, change, now).await?;
+        }
+        written(tx, answer).await
+    }
+
+    async fn discard_staged(
+        &self,
+        id: &BackfillId,
+        tasks: &[TaskId],
+        change: &StateChange,
+        now: DateTime<Utc>,
+    ) -> Result<Transition> {
+        let mut tx = self.db.begin_write().await?;
+        let answer = backfill::transition(&mut tx, id, change, now).await?;
+        if answer == Transition::Done {
+            let tasks = task::with_later(&mut tx, id, tasks).await?;
+            task::unstage(&mut tx, id, &tasks, TaskState::Cancelled, change, now).await?;
+        }
+        written(tx, answer).await
     }
 
     async fn acquire(

@@ -9,7 +9,7 @@ use reprocess_core::ports::ledger::{RunRecord, RunStatus};
 use sqlx::SqliteConnection;
 
 use super::place::{self, Place};
-use super::row::{from_word, json, micros, word};
+use super::row::{from_word, json, micros, parsed, signed, word};
 use crate::error::Doing;
 
 /// Writes a row; answers its position where it got a new one.
@@ -34,10 +34,36 @@ pub(super) async fn upsert(conn: &mut SqliteConnection, record: &RunRecord) -> R
             if record.status == RunStatus::Committed {
                 supersede(conn, &record.table, &record.partition).await?;
             }
-            insert(conn, record, None).await.map(Some)
+            let position = insert(conn, record, None).await?;
+            if record.status == RunStatus::Committed {
+                move_behind(conn, record).await?;
+            }
+            Ok(Some(position))
         }
     }
 }
+
+/// A commit that is told late goes before what was committed over it since.
+async fn move_behind(conn: &mut SqliteConnection, record: &RunRecord) -> Result<()> {
+    let later: Vec<(i64, String)> = sqlx::query_as(LATER)
+        .bind(record.table.as_str())
+        .bind(signed(record.order)?)
+        .fetch_all(&mut *conn)
+        .await
+        .doing("look for later commits")?;
+    for (position, known) in later {
+        let known: RunRecord = parsed(&known)?;
+        if rules::came_after(&known, record) {
+            delete(conn, Some(position)).await?;
+            supersede(conn, &known.table, &known.partition).await?;
+            insert(conn, &known, None).await?;
+        }
+    }
+    Ok(())
+}
+
+const LATER: &str = "SELECT position, record FROM reprocess_run
+    WHERE table_id = ?1 AND ?2 > 0 AND commit_order > ?2 ORDER BY position";
 
 pub(super) const KNOWN: &str = "SELECT position, status FROM reprocess_run WHERE stamp = ? AND partition = ?";
 
@@ -72,8 +98,8 @@ async fn insert(conn: &mut SqliteConnection, record: &RunRecord, position: Optio
     sqlx::query_scalar(
         "INSERT INTO reprocess_run
              (position, stamp, shape, partition, key, table_id, job, run, backfill, triggered_by, status, is_current,
-              logic, fingerprint, queued_us, started_us, finished_us, record)
-         VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+              logic, fingerprint, queued_us, started_us, finished_us, commit_order, record)
+         VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
          RETURNING position",
     )
     .bind(position)
@@ -93,6 +119,7 @@ async fn insert(conn: &mut SqliteConnection, record: &RunRecord, position: Optio
     .bind(micros(record.queued_at))
     .bind(micros(record.started_at))
     .bind(micros(record.finished_at))
+    .bind(Some(signed(record.order)?).filter(|order| *order > 0))
     .bind(json(record)?)
     .fetch_one(conn)
     .await

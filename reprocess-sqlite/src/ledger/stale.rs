@@ -1,9 +1,11 @@
 //! Downstream partitions that were computed from what has changed since.
 
+use std::collections::BTreeMap;
+
 use reprocess_core::Result;
 use reprocess_core::domain::ids::{JobName, RunId, TableId};
 use reprocess_core::domain::partition::PartitionKey;
-use reprocess_core::ports::ledger::StalePartition;
+use reprocess_core::ports::ledger::{StalePartition, TaskFinish};
 use sqlx::SqliteConnection;
 
 use super::place;
@@ -61,8 +63,9 @@ pub(super) async fn mark(
     }
     let shape = place::shape_of(conn, table, partition).await?;
     sqlx::query(
-        "INSERT OR REPLACE INTO reprocess_stale (shape, partition, job, table_id, key, because, position)
-         VALUES (?, ?, ?, ?, ?, ?, ?)",
+        "INSERT INTO reprocess_stale (shape, partition, job, table_id, key, because, position)
+         VALUES (?, ?, ?, ?, ?, ?, ?)
+         ON CONFLICT DO UPDATE SET position = max(position, excluded.position)",
     )
     .bind(shape)
     .bind(place::text(partition))
@@ -76,6 +79,60 @@ pub(super) async fn mark(
     .doing("mark a partition as stale")?;
     Ok(())
 }
+
+/// What other runs have changed in the partitions that were read, since the inputs were pinned: for each run the last
+/// row; see [`changes_content`](reprocess_core::ports::ledger::rules::changes_content).
+pub(super) async fn missed(
+    conn: &mut SqliteConnection,
+    finish: &TaskFinish,
+    own: &RunId,
+) -> Result<BTreeMap<RunId, i64>> {
+    let (mut places, mut whole) = (Vec::new(), Vec::new());
+    for (table, keys) in &finish.reads {
+        for shape in place::shapes(conn, table).await? {
+            for place in keys.iter().map(|key| shape.overlapping(key)) {
+                if place.is_shape() {
+                    whole.push(place);
+                } else {
+                    places.push(place);
+                }
+            }
+        }
+    }
+    let mut missed = BTreeMap::new();
+    for (sql, places) in [(MISSED, places), (MISSED_OF_SHAPE, whole)] {
+        if places.is_empty() {
+            continue;
+        }
+        let rows: Vec<(String, i64)> = sqlx::query_as(sql)
+            .bind(json(&places)?)
+            .bind(signed(finish.pinned_at)?)
+            .bind(own.as_str())
+            .fetch_all(&mut *conn)
+            .await
+            .doing("look for changes since the inputs were pinned")?;
+        for (run, position) in rows {
+            let last = missed.entry(RunId::new(run)).or_insert(position);
+            *last = position.max(*last);
+        }
+    }
+    Ok(missed)
+}
+
+pub(super) const MISSED: &str = "
+    SELECT r.run, r.position FROM json_each(?1) AS p CROSS JOIN reprocess_run AS r INDEXED BY reprocess_run_place
+    ON r.shape = p.value ->> 'shape' AND r.partition >= p.value ->> 'from' AND r.partition < p.value ->> 'until'
+    WHERE r.position > ?2 AND r.run <> ?3 AND r.status = 'committed'
+        AND coalesce(r.record -> '$.before.content' <> r.record -> '$.after.content', 1)
+        AND NOT EXISTS (
+            SELECT 1 FROM json_each(p.value, '$.segments') AS s
+            WHERE instr('/' || r.partition || '/', s.value) = 0)";
+
+pub(super) const MISSED_OF_SHAPE: &str = "
+    SELECT r.run, r.position FROM json_each(?1) AS p CROSS JOIN reprocess_run AS r INDEXED BY reprocess_run_shape
+    ON r.shape = p.value ->> 'shape' AND r.position > ?2
+    WHERE r.run <> ?3 AND r.status = 'committed'
+        AND coalesce(r.record -> '$.before.content' <> r.record -> '$.after.content', 1)";
 
 /// By table, partition, job and run.
 pub(super) async fn all(conn: &mut SqliteConnection) -> Result<Vec<StalePartition>> {

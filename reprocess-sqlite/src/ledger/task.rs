@@ -7,7 +7,8 @@ use reprocess_core::Result;
 use reprocess_core::domain::ids::{BackfillId, JobName, LogicVersion, WorkerId};
 use reprocess_core::domain::plan::TaskId;
 use reprocess_core::ports::ledger::{
-    BackfillState, Claim, Leave, Progress, RunRecord, RunStatus, TaskRecord, TaskResult, TaskState,
+    BackfillState, Claim, Leave, Progress, RunRecord, RunStatus, StateChange, TaskRecord, TaskResult,
+    TaskState,
 };
 use reprocess_core::ports::writer::StampId;
 use sqlx::SqliteConnection;
@@ -280,11 +281,37 @@ pub(super) async fn follow(
     Ok(())
 }
 
-pub(super) async fn restage(
+/// The tasks and all that wait for them.
+pub(super) async fn with_later(
     conn: &mut SqliteConnection,
     id: &BackfillId,
     tasks: &[TaskId],
-    note: &str,
+) -> Result<Vec<TaskId>> {
+    let (generation, _) = backfill::known(conn, id).await?;
+    let found: Vec<u32> = sqlx::query_scalar(
+        "WITH RECURSIVE later (no) AS (
+             SELECT value FROM json_each(?3)
+             UNION
+             SELECT a.no FROM later JOIN reprocess_task_after AS a
+             ON a.backfill = ?1 AND a.generation = ?2 AND a.before = later.no)
+         SELECT no FROM later ORDER BY no",
+    )
+    .bind(id.as_str())
+    .bind(generation)
+    .bind(json(tasks)?)
+    .fetch_all(conn)
+    .await
+    .doing("look for the tasks after some")?;
+    Ok(found.into_iter().map(TaskId).collect())
+}
+
+/// What was staged is given up.
+pub(super) async fn unstage(
+    conn: &mut SqliteConnection,
+    id: &BackfillId,
+    tasks: &[TaskId],
+    becomes: TaskState,
+    change: &StateChange,
     now: DateTime<Utc>,
 ) -> Result<()> {
     let (generation, _) = backfill::known(conn, id).await?;
@@ -301,17 +328,19 @@ pub(super) async fn restage(
         .doing("look for a staged task")?;
         let Some(noted) = noted else { continue };
         sqlx::query(
-            "UPDATE reprocess_task SET state = 'pending', result = NULL, queued_us = ?4, note = ?5
+            "UPDATE reprocess_task SET state = ?6, result = NULL, note = ?5,
+                 queued_us = CASE WHEN ?6 = 'pending' THEN ?4 ELSE queued_us END
              WHERE backfill = ?1 AND generation = ?2 AND no = ?3",
         )
         .bind(id.as_str())
         .bind(generation)
         .bind(task.0)
         .bind(micros(now))
-        .bind(note)
+        .bind(change.note.as_deref())
+        .bind(becomes.name())
         .execute(&mut *conn)
         .await
-        .doing("give a task back")?;
+        .doing("give up what a task staged")?;
         if let Some(stamp) = stamp_of(Some(&noted))? {
             delivery::withdraw_stamp(conn, &stamp, now).await?;
         }

@@ -129,6 +129,9 @@ async fn every_question_searches_an_index() {
     check(run::SUPERSEDE, &[ROWID, current]).await;
     let key = "PRIMARY KEY (shape=? AND partition>? AND partition<?)";
     check(stale::CLEAR, &["PRIMARY KEY (shape=? AND partition=?)", key]).await;
+    let place = "INDEX reprocess_run_place (shape=? AND partition>? AND partition<?)";
+    check(stale::MISSED, &[place]).await;
+    check(stale::MISSED_OF_SHAPE, &["INDEX reprocess_run_shape (shape=? AND rowid>?)"]).await;
     check(lease::OVERLAPPING, &[key, ROWID]).await;
     check(task::FREE, &["INDEX reprocess_task_ready", "INDEX reprocess_task_claimed"]).await;
     check(task::PROGRESS, &["COVERING INDEX reprocess_task_progress", "(id=?)"]).await;
@@ -220,12 +223,19 @@ fn entry(number: i64) -> CommitEntry {
         change: reprocess_core::ports::writer::Change::Adopt,
         stamp: record.stamp.clone(),
         attempt: 1,
-        finish: TaskFinish { records: vec![record], task: None, deliver: true, stale, pinned_at: 0 },
+        finish: TaskFinish {
+            records: vec![record],
+            task: None,
+            deliver: true,
+            stale,
+            pinned_at: 0,
+            reads: vec![],
+        },
     }
 }
 
 fn committed(entries: &[CommitEntry]) -> Commit {
     let keys = entries.iter().flat_map(|entry| entry.scope.partitions());
     let partitions = Base::new("9".into(), keys.map(|key| (key, "9".into())).collect());
-    Commit { version: "9".into(), partitions, attempts: Vec::new(), kept: None, recorded: false }
+    Commit { version: "9".into(), partitions, attempts: Vec::new(), kept: None, recorded: false, order: 0 }
 }

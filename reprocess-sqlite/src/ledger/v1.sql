@@ -120,6 +120,8 @@ CREATE TABLE reprocess_run (
     queued_us     INTEGER NOT NULL,
     started_us    INTEGER NOT NULL,
     finished_us   INTEGER NOT NULL,
+    -- Of commits of tables elsewhere, which the ledger may be told of late and out of order.
+    commit_order  INTEGER,
     record        TEXT    NOT NULL CHECK (json_valid(record)),
     UNIQUE (stamp, partition),
     CHECK (is_current = 0 OR status = 'committed')
@@ -130,6 +132,7 @@ CREATE INDEX reprocess_run_place ON reprocess_run (shape, partition);
 CREATE UNIQUE INDEX reprocess_run_current ON reprocess_run (shape, partition) WHERE is_current = 1;
 CREATE INDEX reprocess_run_recent ON reprocess_run (job) WHERE is_current = 1;
 CREATE INDEX reprocess_run_logic ON reprocess_run (job, logic, table_id, key, run) WHERE is_current = 1;
+CREATE INDEX reprocess_run_order ON reprocess_run (table_id, commit_order) WHERE commit_order IS NOT NULL;
 CREATE INDEX reprocess_run_run ON reprocess_run (run);
 CREATE INDEX reprocess_run_backfill ON reprocess_run (backfill) WHERE backfill IS NOT NULL;
 CREATE INDEX reprocess_run_started ON reprocess_run (started_us, triggered_by, queued_us);

@@ -131,9 +131,12 @@ async fn finish(
         attempts: earlier.into_iter().chain(completed.iter().cloned()).collect(),
         kept: request.keep.then(|| keep::kept(&table.spec().id, seq)),
         recorded: false,
+        order: u64::try_from(seq).unwrap_or(0),
     };
     if let Ledger::Here(ledger) = ledger {
         commit.recorded = true;
+        // Told in order, since both are one transaction.
+        commit.order = 0;
         ledger.finish_in(tx, &commit, open).await?;
     }
     stamps::write(tx, managed.t, seq, &commit, &completed).await?;
@@ -193,10 +196,10 @@ async fn moved(
     open: &[CommitEntry],
 ) -> Result<Vec<Moved>> {
     let keys: Vec<PartitionKey> = open.iter().flat_map(|entry| entry.scope.partitions()).collect();
-    let now = base_of(tx, managed, &keys).await?;
-    let is_moved = |key: &PartitionKey| now.partitions.get(key) != request.base.partitions.get(key);
-    let moved = keys.into_iter().filter(|key| is_moved(key));
-    Ok(moved.map(|partition| Moved { partition, by: MovedBy::Content }).collect())
+    let head = base_of(tx, managed, &keys).await?;
+    let moved =
+        head.partitions.into_iter().filter(|(key, now)| request.base.partitions.get(key) != Some(now));
+    Ok(moved.map(|(partition, now)| Moved { partition, by: MovedBy::Content, now }).collect())
 }
 
 /// The staged rows are in production now. What cannot be removed does no harm, and goes with a later `discard`.

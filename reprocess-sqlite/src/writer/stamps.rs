@@ -1,7 +1,6 @@
 //! Stamps: how a commit is recognised later.
 
 use reprocess_core::domain::job::TableSpec;
-use reprocess_core::domain::slice::Base;
 use reprocess_core::ports::writer::{Commit, StampId};
 use reprocess_core::{Error, Result};
 use sqlx::Row;
@@ -96,24 +95,8 @@ pub(super) async fn write(
     Ok(())
 }
 
-/// What the commits of stamps that are all done said: the one commit, or their sum where there were several.
+/// What the commits of stamps that are all done said.
 pub(super) fn summed(mut done: Vec<Done>) -> Result<Commit> {
     done.sort_by_key(|d| d.seq);
-    done.dedup_by_key(|d| d.seq);
-    let mut commits = done.into_iter().map(|d| d.commit);
-    let first = commits.next().ok_or_else(|| Error::internal("nothing was committed"))?;
-    Ok(commits.fold(first, |sum, next| {
-        let mut partitions = sum.partitions.partitions;
-        partitions.extend(next.partitions.partitions);
-        let mut attempts = sum.attempts;
-        attempts.extend(next.attempts);
-        Commit {
-            partitions: Base::new(next.version.clone(), partitions),
-            version: next.version,
-            attempts,
-            // Each commit kept its own; one of them would not restore all.
-            kept: None,
-            recorded: sum.recorded && next.recorded,
-        }
-    }))
+    Commit::sum(done.into_iter().map(|d| d.commit)).ok_or_else(|| Error::internal("nothing was committed"))
 }

@@ -3,4 +3,5 @@
 
 mod engine;
 mod ledger;
+mod simulation;
 mod tables;

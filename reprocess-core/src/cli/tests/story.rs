@@ -234,3 +234,17 @@ async fn what_is_not_known_is_a_bad_input() {
         assert!(!ran.error()["message"].as_str().unwrap().is_empty(), "{command}");
     }
 }
+
+#[tokio::test]
+async fn one_output_is_taken_out_of_a_review() {
+    let (host, digest) = in_review().await;
+    let left = host.run("discard fix 1 --why disputed --json").await.ends(Exit::Waiting).json();
+    let new = left["digest"].as_str().unwrap().to_owned();
+    assert_ne!(new, digest);
+    assert_eq!(left["state"], "awaiting_review");
+    host.run(&format!("approve fix --digest {digest} --by grace")).await.ends(Exit::Refused);
+    host.run(&format!("approve fix --digest {new} --by grace")).await.ends(Exit::Done);
+    host.run("publish fix").await.ends(Exit::Done);
+    let rows = host.run("ledger --backfill fix --json").await.ends(Exit::Done).json();
+    assert_eq!(rows["rows"].as_array().unwrap().len(), 4);
+}

@@ -58,6 +58,9 @@ pub struct Facts {
     pub existing: Existing,
     /// Earlier runs of each job, for the estimate.
     pub history: History,
+    /// For tables that jobs merge into, the position up to which rows that runs have merged may be lost: something else
+    /// has changed the table since.
+    pub lost_before: BTreeMap<TableId, u64>,
 }
 
 /// A backfill of the request's name that the ledger has.
@@ -100,6 +103,8 @@ pub struct Offer {
 pub struct CurrentRun {
     /// The run.
     pub run: RunId,
+    /// Position of its row.
+    pub position: u64,
     /// Its fingerprint.
     pub fingerprint: Option<Fingerprint>,
     /// Version of the partition that it left.

@@ -381,8 +381,12 @@ impl Planner<'_> {
         for unit in units {
             let Some(run) = current.get(unit) else { return Ok(None) };
             let head = base.and_then(|b| b.partitions.get(unit));
-            // A merge leaves other intervals' rows in its scope, so the scope's version says nothing about its own.
-            let in_place = merges || (head.is_some() && head == run.output.as_ref());
+            // Intervals that share a scope have no versions of their own; other runs may have merged since.
+            let lost_before = self.facts.lost_before.get(&job.output).copied().unwrap_or(0);
+            let in_place = match head {
+                Some(head) => run.output.as_ref() == Some(head),
+                None => merges && run.position > lost_before,
+            };
             if run.fingerprint.as_ref() != Some(fingerprint) || !in_place {
                 return Ok(None);
             }

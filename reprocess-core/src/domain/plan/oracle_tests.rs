@@ -299,7 +299,13 @@ fn remember(world: &World, catalog: &Catalog, facts: &mut Facts, existing: &Exis
             let rolled_back = (unit % world.rolled_back == 0).then(|| "fix".into());
             runs.insert(
                 key,
-                CurrentRun { run: "r".into(), fingerprint, output: Some("1".into()), rolled_back },
+                CurrentRun {
+                    run: "r".into(),
+                    position: 1,
+                    fingerprint,
+                    output: Some("1".into()),
+                    rolled_back,
+                },
             );
         }
         facts.current.insert(name(job).into(), runs);

@@ -52,6 +52,8 @@ pub struct WrittenPartition {
     pub first: RunId,
     /// What the first run kept.
     pub kept: Option<Kept>,
+    /// Version of the partition that the first run replaced; of a unit that shares its scope with others, of the scope.
+    pub base: Option<PartitionVersion>,
     /// Version of the partition that it left.
     pub output: Option<PartitionVersion>,
     /// The run that is current now.
@@ -68,7 +70,8 @@ pub struct WrittenPartition {
 /// Plans a rollback with its downstream partitions.
 ///
 /// A partition that a later run replaced, that moved since, or whose rows were not kept is refused; nothing newer is
-/// ever overwritten.
+/// ever overwritten. Merges of several intervals into the same rows are taken back one after the other, the newest
+/// first, as far as nothing else came between them. `written` is in the order of the commits.
 pub fn plan_rollback(
     request: &RollbackRequest,
     catalog: &Catalog,
@@ -82,12 +85,30 @@ pub fn plan_rollback(
     let chosen = |w: &&WrittenPartition| request.partitions.as_ref().is_none_or(|p| p.contains(&w.partition));
     let mut tasks: Vec<Task> = Vec::new();
     let mut refused = Vec::new();
-    for w in written.iter().filter(chosen) {
-        let id =
-            TaskId(u32::try_from(tasks.len()).map_err(|_| Error::invalid("the plan has too many tasks"))?);
-        match task(id, catalog, w)? {
-            Ok(task) => tasks.push(task),
-            Err(reason) => {
+    let scopes = written.iter().map(|w| Ok((w, scope_of(catalog, &w.job, &w.partition)?)));
+    let scopes = scopes.collect::<Result<Vec<_>>>()?;
+    let (own, shared): (Vec<_>, Vec<_>) =
+        scopes.into_iter().partition(|(w, scope)| scope.partitions().contains(&w.partition));
+    let mut newer = BTreeMap::<&TableId, Newer<'_>>::new();
+    let merges = shared.into_iter().rev().map(|(w, scope)| (w, scope, true));
+    for (w, scope, merges) in own.into_iter().map(|(w, scope)| (w, scope, false)).chain(merges) {
+        let mut after = None;
+        let refusal = if merges {
+            let newer = newer.entry(&w.table).or_default();
+            after = newer.task;
+            newer.before(w, chosen(&w))
+        } else {
+            refusal(w, None)
+        };
+        match refusal {
+            _ if !chosen(&w) => {}
+            None => {
+                let id = u32::try_from(tasks.len());
+                let id = TaskId(id.map_err(|_| Error::invalid("the plan has too many tasks"))?);
+                newer.entry(&w.table).and_modify(|newer| newer.task = Some(id));
+                tasks.push(restore(id, catalog, w, scope, after)?);
+            }
+            Some(reason) => {
                 refused.push(Refused { job: w.job.clone(), partition: Some(w.partition.clone()), reason });
             }
         }
@@ -133,37 +154,81 @@ fn check(request: &RollbackRequest, written: &[WrittenPartition]) -> Result<()> 
     Ok(())
 }
 
-fn task(id: TaskId, catalog: &Catalog, w: &WrittenPartition) -> Result<Result<Task, String>> {
-    if w.current != w.run {
-        return Ok(Err(format!(
-            "run `{}` has replaced it since; taking back `{}` would overwrite that",
-            w.current, w.run
-        )));
+/// The merges into a table that come back before an older one can.
+#[derive(Default)]
+struct Newer<'a> {
+    last: Option<&'a WrittenPartition>,
+    task: Option<TaskId>,
+    /// Why none of the older ones can come back.
+    stopped: Option<String>,
+}
+
+impl<'a> Newer<'a> {
+    /// Why a merge cannot come back, and what that means for those before it.
+    fn before(&mut self, w: &'a WrittenPartition, chosen: bool) -> Option<String> {
+        let reason = match (&self.stopped, chosen) {
+            (Some(stopped), _) => Some(stopped.clone()),
+            (None, true) => refusal(w, self.last),
+            (None, false) => Some(String::new()),
+        };
+        if reason.is_some() && self.stopped.is_none() {
+            let what = if chosen { "cannot be taken back" } else { "is not to be taken back" };
+            self.stopped = Some(format!(
+                "run `{}` has merged {} into the same rows since, and {what}",
+                w.run, w.partition
+            ));
+        }
+        self.last = Some(w);
+        reason
     }
-    if w.output.as_ref() != Some(&w.head) {
-        return Ok(Err(format!("it was changed outside of any run since `{}`", w.run)));
+}
+
+/// Why a partition cannot come back once what was merged after it has.
+fn refusal(w: &WrittenPartition, newer: Option<&WrittenPartition>) -> Option<String> {
+    match newer {
+        None if w.current != w.run => {
+            return Some(format!(
+                "run `{}` has replaced it since; taking back `{}` would overwrite that",
+                w.current, w.run
+            ));
+        }
+        None if w.output.as_ref() != Some(&w.head) => {
+            return Some(format!("it was changed outside of any run since `{}`", w.run));
+        }
+        Some(newer) if w.output.is_none() || w.output != newer.base => {
+            return Some(format!(
+                "it was changed after `{}` and before {} was merged",
+                w.run, newer.partition
+            ));
+        }
+        _ => {}
     }
-    let Some(kept) = &w.kept else {
-        return Ok(Err("the rows it replaced were not kept".to_owned()));
-    };
-    let job = catalog.job(&w.job)?;
-    let units = vec![w.partition.clone()];
-    let scope = catalog.scope(job, &units)?;
+    w.kept.is_none().then(|| "the rows it replaced were not kept".to_owned())
+}
+
+fn restore(
+    id: TaskId,
+    catalog: &Catalog,
+    w: &WrittenPartition,
+    scope: Scope,
+    after: Option<TaskId>,
+) -> Result<Task> {
     let partitions = scope.partitions().into_iter().map(|key| (key, w.head.clone())).collect();
     let (logic, fingerprint) = w.previous.clone().unwrap_or_default();
-    Ok(Ok(Task {
+    let kept = w.kept.clone().ok_or_else(|| Error::internal("a restore of what was not kept"))?;
+    Ok(Task {
         id,
         job: w.job.clone(),
         logic: w.logic.clone(),
         table: w.table.clone(),
-        interval: catalog.unit(job)?.interval(&w.partition),
-        units,
+        interval: catalog.unit(catalog.job(&w.job)?)?.interval(&w.partition),
+        units: vec![w.partition.clone()],
         scope,
-        action: Action::Restore { undo: w.first.clone(), kept: kept.clone(), logic, fingerprint },
+        action: Action::Restore { undo: w.first.clone(), kept, logic, fingerprint },
         base: Base::new(w.table_head.clone(), partitions),
         parameters: BTreeMap::new(),
-        after: Vec::new(),
-    }))
+        after: after.into_iter().collect(),
+    })
 }
 
 fn as_backfill(

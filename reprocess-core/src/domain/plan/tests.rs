@@ -177,6 +177,7 @@ fn what_is_unchanged_rolled_back_or_live_is_skipped_with_the_reason() {
             Action::Restore { .. } => None,
         };
     let run = |output: &str, fingerprint| CurrentRun {
+        position: 1,
         run: "fix.1".into(),
         fingerprint,
         output: Some(PartitionVersion::new(output)),

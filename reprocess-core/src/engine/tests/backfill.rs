@@ -6,6 +6,7 @@ use crate::domain::plan::{RollbackRequest, SkipReason};
 use crate::domain::request::{Inputs, Mode, Order, Request};
 use crate::engine::Submission;
 use crate::error::ErrorKind;
+use crate::ports::clock::Clock;
 use crate::ports::delivery::DeliveryState;
 use crate::ports::ledger::{BackfillState, DeliveryFilter, LedgerReader, TaskState};
 
@@ -102,9 +103,9 @@ async fn only_what_a_retry_can_help_is_retried() {
     shop.switches.transient.store(4, Ordering::SeqCst);
     assert_eq!(shop.backfill(&fix(1, 1)).await.state, BackfillState::Published);
     let shop = Shop::new();
-    shop.switches.transient.store(5, Ordering::SeqCst);
+    shop.switches.transient.store(25, Ordering::SeqCst);
     let done = shop.backfill(&fix(1, 1)).await;
-    assert_eq!(done.state, BackfillState::Failed, "five attempts, and no more");
+    assert_eq!(done.state, BackfillState::Failed, "five claims with five tries, and no more");
     let shop = Shop::new();
     shop.switches.fails_on.store(99, Ordering::SeqCst);
     let done = shop.backfill(&fix(1, 1)).await;
@@ -113,6 +114,18 @@ async fn only_what_a_retry_can_help_is_retried() {
         note.starts_with("the transform panicked: out of cheese (job revenue, partition day=2026-10-01"),
         "{note}"
     );
+}
+
+#[tokio::test]
+async fn storage_that_was_away_for_a_while_fails_no_task() {
+    let shop = Shop::new();
+    shop.switches.transient.store(7, Ordering::SeqCst);
+    let done = shop.backfill(&fix(1, 2)).await;
+    assert_eq!(done.state, BackfillState::Published);
+    assert_eq!(done.tasks.iter().map(|t| t.attempt).collect::<Vec<_>>(), [2, 1]);
+    assert_eq!(shop.ledger.changes(&"fix".into()).await.unwrap().len(), 2, "no row tells of a failure");
+    let waited = shop.clock.now() - "2026-10-10T00:00:00Z".parse::<chrono::DateTime<chrono::Utc>>().unwrap();
+    assert!(waited > chrono::TimeDelta::milliseconds(1500 + 500), "{waited}");
 }
 
 #[tokio::test]
@@ -289,7 +302,7 @@ async fn a_backfill_sends_nothing_until_it_is_released_by_name() {
     assert_eq!(released, ["receipt-5"], "by the scheduled run");
     let suppressed = keys(shop.ledger.deliveries(&of(DeliveryState::Suppressed)).await.unwrap());
     assert!(suppressed.contains(&"receipt-6".to_owned()), "{suppressed:?}");
-    let now = crate::ports::clock::Clock::now(shop.clock.as_ref());
+    let now = shop.clock.now();
     use crate::ports::ledger::RunLedger;
     let sent = shop
         .ledger

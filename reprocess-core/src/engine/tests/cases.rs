@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use super::faults::{Fault, FaultyTable, Fuse};
 use super::shop::{Shop, contents, day, days, fix, orders, revenues, worker};
+use crate::conformance::faults::{Fault, FaultyTable, Fuse};
 use crate::domain::ids::BackfillId;
 use crate::domain::job::MergeSpec;
 use crate::domain::plan::RollbackRequest;
@@ -14,7 +14,7 @@ use crate::domain::scope::Scope;
 use crate::domain::validate::{Expectation, Severity};
 use crate::engine::{Publication, RunOutcome, RunRequest};
 use crate::ports::clock::Clock;
-use crate::ports::ledger::{BackfillState, Change, LedgerReader, RunLedger};
+use crate::ports::ledger::{BackfillState, LedgerReader, RunLedger, StateChange, TaskState, Transition};
 use crate::ports::reader::SnapshotReader;
 
 fn balances(rows: &[(u32, i64)]) -> arrow_array::RecordBatch {
@@ -23,6 +23,19 @@ fn balances(rows: &[(u32, i64)]) -> arrow_array::RecordBatch {
     let number = |d: u32| i32::try_from((super::shop::date(d) - epoch).num_days()).unwrap();
     let columns: [(&str, ArrayRef); 2] = [
         ("day", Arc::new(rows.iter().map(|r| Some(number(r.0))).collect::<Date32Array>())),
+        ("cents", Arc::new(rows.iter().map(|r| Some(r.1)).collect::<Int64Array>())),
+    ];
+    RecordBatch::try_from_iter_with_nullable(columns.map(|(name, array)| (name, array, true))).unwrap()
+}
+
+/// French revenue by day.
+fn revenue_rows(rows: &[(u32, i64)]) -> arrow_array::RecordBatch {
+    use arrow_array::{ArrayRef, Date32Array, Int64Array, RecordBatch, StringArray};
+    let epoch = chrono::NaiveDate::from_ymd_opt(1970, 1, 1).unwrap();
+    let number = |d: u32| i32::try_from((super::shop::date(d) - epoch).num_days()).unwrap();
+    let columns: [(&str, ArrayRef); 3] = [
+        ("day", Arc::new(rows.iter().map(|r| Some(number(r.0))).collect::<Date32Array>())),
+        ("country", Arc::new(rows.iter().map(|_| Some("FR")).collect::<StringArray>())),
         ("cents", Arc::new(rows.iter().map(|r| Some(r.1)).collect::<Int64Array>())),
     ];
     RecordBatch::try_from_iter_with_nullable(columns.map(|(name, array)| (name, array, true))).unwrap()
@@ -92,16 +105,7 @@ async fn later_intervals_of_a_merge_without_order_are_merged_again_though_unchan
 async fn rows_that_no_run_has_written_are_not_said_to_be_one_s_when_they_come_back() {
     let shop = Shop::new();
     shop.scheduled("revenue", 1, 1).await;
-    let batch = {
-        use arrow_array::{ArrayRef, Date32Array, Int64Array, RecordBatch, StringArray};
-        let columns: [(&str, ArrayRef); 3] = [
-            ("day", Arc::new(Date32Array::from(vec![20727]))),
-            ("country", Arc::new(StringArray::from(vec!["FR"]))),
-            ("cents", Arc::new(Int64Array::from(vec![1]))),
-        ];
-        RecordBatch::try_from_iter_with_nullable(columns.map(|(name, array)| (name, array, true))).unwrap()
-    };
-    shop.revenue.replace_unmanaged(&Scope::key(day(1)).unwrap(), &batch).unwrap();
+    shop.revenue.replace_unmanaged(&Scope::key(day(1)).unwrap(), &revenue_rows(&[(1, 1)])).unwrap();
     let _ = shop.backfill(&fix(1, 1)).await;
     assert_eq!(roll_back(&shop, &rollback("back", None)).await, BackfillState::Published);
     assert_eq!(revenues(&shop).await, ["01 FR 1"]);
@@ -156,29 +160,26 @@ async fn a_rollback_that_failed_does_not_count_as_taken_back() {
 }
 
 #[tokio::test]
-async fn a_publication_that_died_while_it_sent_tasks_back_does_not_leave_them_out() {
+async fn a_publication_that_another_process_has_given_up_sends_no_task_back() {
     let shop = Shop::new();
     shop.scheduled("revenue", 1, 3).await;
     let done = shop.backfill(&fix(1, 3).with_mode(Mode::Shadow)).await;
     shop.accept("fix").await;
     let (id, now) = (BackfillId::from("fix"), shop.clock.now());
-    let to = Change {
-        from: BackfillState::AwaitingReview,
-        to: BackfillState::Publishing,
-        by: "ann".into(),
-        approval: None,
-        note: None,
-    };
-    let _ = shop.ledger.transition(&id, &to, now).await.unwrap();
-    shop.ledger.restage(&id, &[done.tasks[1].id], "moved", now).await.unwrap();
-    let engine = shop.engine();
-    let published = engine.publish(&id, &"ann".into(), &worker("w2")).await.unwrap();
-    assert!(matches!(published, Publication::Stale { .. }), "{published:?}");
-    let done = engine.execute(&id, &worker("w2"), |_| {}).await.unwrap();
-    assert_eq!(done.state, BackfillState::AwaitingReview);
-    shop.accept("fix").await;
-    let _ = engine.publish(&id, &"ann".into(), &worker("w2")).await.unwrap();
-    assert_eq!(revenues(&shop).await, ["01 FR 10000", "02 FR 7000", "03 FR 3000"]);
+    let to =
+        |from, to| StateChange { from, to, by: "ann".into(), approval: None, note: Some("moved".into()) };
+    let publishing = to(BackfillState::AwaitingReview, BackfillState::Publishing);
+    let _ = shop.ledger.transition(&id, &publishing, now).await.unwrap();
+    let _ = shop
+        .ledger
+        .transition(&id, &to(BackfillState::Publishing, BackfillState::Published), now)
+        .await
+        .unwrap();
+    let stale = to(BackfillState::Publishing, BackfillState::Stale);
+    let answer = shop.ledger.restage(&id, &[done.tasks[1].id], &stale, now).await.unwrap();
+    assert_eq!(answer, Transition::Elsewhere(BackfillState::Published));
+    let states: Vec<_> = shop.ledger.tasks(&id).await.unwrap().iter().map(|t| t.state).collect();
+    assert_eq!(states, [TaskState::Cancelled; 3], "what was staged is given up, and nothing is pending");
 }
 
 #[tokio::test]
@@ -284,7 +285,7 @@ async fn a_refused_plan_holds_no_pins_and_an_ended_one_leaves_those_of_others() 
 async fn two_runs_of_one_worker_exclude_each_other() {
     let shop = Shop::new();
     let fuse = Fuse::new(4, Fault::DiesBefore);
-    let table = Arc::new(FaultyTable { inner: shop.revenue.clone(), fuse: fuse.clone() });
+    let table = Arc::new(FaultyTable::new(Arc::new(shop.revenue.clone()), fuse.clone()));
     let faulty = shop.engine_over(shop.ledger.clone(), table);
     let run = |id: &str| RunRequest::scheduled(id, "revenue", day(1)).with_when_leased(WhenLeased::Skip);
     let (first, other, one) = (run("a"), run("b"), worker("one"));
@@ -334,7 +335,7 @@ async fn a_run_whose_claim_has_passed_on_gives_up_instead_of_trying_for_ever() {
         claims.unwrap().remove(0)
     };
     let record = async || engine.backfill(&"back".into()).await.unwrap();
-    let to = Change {
+    let to = StateChange {
         from: BackfillState::Approved,
         to: BackfillState::Running,
         by: "w".into(),
@@ -398,6 +399,7 @@ async fn what_came_out_unchanged_is_stale_no_longer() {
             deliver: false,
             stale: vec![("balance".into(), "balance".into(), day(2))],
             pinned_at: 0,
+            reads: Vec::new(),
         },
     };
     cause.stamp.run = run;
@@ -410,6 +412,7 @@ async fn what_came_out_unchanged_is_stale_no_longer() {
         attempts: Vec::new(),
         kept: None,
         recorded: false,
+        order: 0,
     };
     shop.ledger.finish(&commit, &[cause]).await.unwrap();
     assert_eq!(shop.ledger.stale().await.unwrap().len(), 1);
@@ -453,7 +456,6 @@ async fn a_second_run_of_a_published_shadow_over_two_jobs_has_nothing_to_do() {
 }
 
 #[tokio::test]
-#[ignore = "nothing is marked for a partition that has no run yet"]
 async fn what_was_computed_from_a_replaced_day_while_it_was_replaced_is_stale() {
     let shop = Shop::new();
     shop.scheduled("revenue", 1, 1).await;
@@ -468,15 +470,130 @@ async fn what_was_computed_from_a_replaced_day_while_it_was_replaced_is_stale() 
 }
 
 #[tokio::test]
-#[ignore = "each interval but the last is refused"]
-async fn a_merge_of_several_intervals_can_be_taken_back() {
+async fn rows_that_changed_while_files_were_rewritten_are_not_overwritten() {
+    use crate::ports::writer::{CommitOutcome, Moved, MovedBy, PartitionWriter};
+    for changed in [false, true] {
+        let shop = Shop::new();
+        shop.scheduled("revenue", 1, 1).await;
+        let now = shop.revenue.head(&Scope::key(day(1)).unwrap()).await.unwrap().partitions[&day(1)].clone();
+        let table = FaultyTable::new(Arc::new(shop.revenue.clone()), Fuse::new(i64::MAX, Fault::LosesReply));
+        let moved = vec![Moved { partition: day(1), by: MovedBy::Layout, now }];
+        table.answers.lock().unwrap().push(CommitOutcome::Conflicted { moved });
+        let engine = shop.engine_over(shop.ledger.clone(), Arc::new(table));
+        let _ = shop.approved(&engine, &fix(1, 1)).await;
+        if changed {
+            shop.revenue.replace_unmanaged(&Scope::key(day(1)).unwrap(), &revenue_rows(&[(1, 1)])).unwrap();
+        }
+        let done = engine.execute(&"fix".into(), &worker("w1"), |_| {}).await.unwrap();
+        let (state, rows) = match changed {
+            false => (BackfillState::Published, "01 FR 10000"),
+            true => (BackfillState::Failed, "01 FR 1"),
+        };
+        assert_eq!((done.state, revenues(&shop).await), (state, vec![rows.to_owned()]));
+    }
+}
+
+#[tokio::test]
+async fn what_was_overwritten_is_recorded_as_it_was_and_not_as_it_was_staged_on() {
     let shop = Shop::new();
-    shop.scheduled("customers", 1, 2).await;
+    shop.scheduled("revenue", 1, 1).await;
+    shop.scheduled("balance", 1, 1).await;
+    let mut request = fix(1, 1).with_job("revenue", "v1").with_mode(Mode::Shadow).with_force();
+    request.when_moved = crate::domain::request::WhenMoved::Overwrite;
+    let _ = shop.backfill(&request).await;
+    shop.accept("fix").await;
+    shop.revenue.replace_unmanaged(&Scope::key(day(1)).unwrap(), &revenue_rows(&[(1, 1)])).unwrap();
+    let published = shop.engine().publish(&"fix".into(), &"ann".into(), &worker("w1")).await.unwrap();
+    assert_eq!(published, Publication::Published);
+    let rows = shop.ledger.changes(&"fix".into()).await.unwrap();
+    let cents = |profile: &Option<crate::domain::profile::Profile>| {
+        profile.as_ref().unwrap().totals["cents"].to_string()
+    };
+    let record = &rows[0].record;
+    assert_eq!((cents(&record.before), cents(&record.after)), ("1".to_owned(), "15000".to_owned()));
+    let stale: Vec<_> = shop.ledger.stale().await.unwrap().into_iter().map(|s| s.partition).collect();
+    assert_eq!(stale, [day(1)], "it may have been read with the rows that were there for a while");
+}
+
+#[tokio::test]
+async fn rows_that_an_outside_writer_took_from_a_merged_table_come_back() {
+    let shop = Shop::new();
+    shop.scheduled("customers", 1, 5).await;
+    let again = async |run: &str| {
+        let run = RunRequest::scheduled(run, "customers", day(5));
+        shop.engine().run(&run, &worker("schedule")).await.unwrap()
+    };
+    assert!(matches!(again("same").await, RunOutcome::Skipped(_)));
+    let none = {
+        use arrow_array::{ArrayRef, Int64Array, RecordBatch, StringArray};
+        let columns: [(&str, ArrayRef); 3] = [
+            ("country", Arc::new(StringArray::from(Vec::<&str>::new()))),
+            ("id", Arc::new(Int64Array::from(Vec::<i64>::new()))),
+            ("cents", Arc::new(Int64Array::from(Vec::<i64>::new()))),
+        ];
+        RecordBatch::try_from_iter_with_nullable(columns.map(|(name, array)| (name, array, true))).unwrap()
+    };
+    shop.customers.replace_unmanaged(&Scope::whole_table(), &none).unwrap();
+    assert_eq!(again("after").await, RunOutcome::Committed);
+    assert_eq!(contents(&shop.customers).await, ["1000 FR 7"]);
+    assert!(matches!(again("then").await, RunOutcome::Skipped(_)));
+    let request = Request::new("all", days(1, 5), "rows are missing", "ann")
+        .with_job("customers", "v1")
+        .with_mode(Mode::Direct);
+    let done = shop.backfill(&request).await;
+    assert_eq!(done.tasks.len(), 4, "day 5 is there since");
+    assert_eq!(contents(&shop.customers).await, ["1000 FR 7", "900 DE 4"]);
+    assert!(shop.engine().plan(&request).await.unwrap().is_empty());
+}
+
+#[tokio::test]
+async fn a_merge_of_several_intervals_can_be_taken_back() {
+    for merge in [MergeSpec::by(["country"]).newer("id"), MergeSpec::by(["country"])] {
+        let shop = Shop::new();
+        let engine = shop.engine_merging(merge);
+        for d in 1..=2 {
+            let run = RunRequest::scheduled(format!("customers-{d}"), "customers", day(d));
+            let _ = engine.run(&run, &worker("schedule")).await.unwrap();
+        }
+        let before = contents(&shop.customers).await;
+        let request = Request::new("fix", days(1, 5), "all of it", "ann")
+            .with_job("customers", "v1")
+            .with_mode(Mode::Direct)
+            .with_force();
+        let _ = shop.approved(&engine, &request).await;
+        let done = engine.execute(&"fix".into(), &worker("w1"), |_| {}).await.unwrap();
+        assert_eq!(done.state, BackfillState::Published);
+        assert_eq!(contents(&shop.customers).await, ["1000 FR 7", "900 DE 4"]);
+        let last = engine.plan_rollback(&rollback("part", Some(&[5]))).await.unwrap();
+        assert_eq!((last.refused, last.tasks.len()), (vec![], 1));
+        let first = engine.plan_rollback(&rollback("part", Some(&[1]))).await.unwrap();
+        assert_eq!(
+            first.refused[0].reason,
+            "run `fix.1` has merged day=2026-10-05 into the same rows since, and is not to be taken back"
+        );
+        let plan = engine.plan_rollback(&rollback("back", None)).await.unwrap();
+        assert_eq!(plan.refused, []);
+        let _ = engine.submit(&plan, &"ann".into()).await.unwrap();
+        engine.approve(&"back".into(), &plan.digest(), &"bob".into(), "").await.unwrap();
+        let done = engine.execute(&"back".into(), &worker("w1"), |_| {}).await.unwrap();
+        assert_eq!(done.state, BackfillState::Published, "{:?}", done.tasks);
+        assert_eq!(contents(&shop.customers).await, before);
+        assert_eq!(engine.backfill(&"fix".into()).await.unwrap().state, BackfillState::RolledBack);
+    }
+}
+
+#[tokio::test]
+async fn merges_between_which_somebody_else_wrote_are_not_taken_back() {
+    let shop = Shop::new();
     let request = Request::new("fix", days(1, 5), "all of it", "ann")
         .with_job("customers", "v1")
-        .with_mode(Mode::Direct)
-        .with_force();
-    assert_eq!(shop.backfill(&request).await.state, BackfillState::Published);
+        .with_mode(Mode::Direct);
+    let _ = shop.backfill(&request).await;
+    let other = RunRequest::scheduled("other", "customers", day(3)).with_force();
+    let _ = shop.engine().run(&other, &worker("schedule")).await.unwrap();
     let plan = shop.engine().plan_rollback(&rollback("back", None)).await.unwrap();
-    assert_eq!(plan.refused, []);
+    assert!(plan.tasks.is_empty());
+    assert_eq!(plan.refused.len(), 5);
+    let reason = &plan.refused[0].reason;
+    assert!(reason.starts_with("run `other` has replaced it since"), "{reason}");
 }

@@ -2,9 +2,8 @@
 
 mod backfill;
 mod cases;
-mod crash;
 mod determinism;
-mod faults;
+mod late;
 mod review;
 mod runs;
 mod shop;

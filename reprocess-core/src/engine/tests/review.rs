@@ -1,11 +1,15 @@
 use std::sync::atomic::Ordering;
 
 use super::shop::{Shop, contents, day, days, fix, orders, revenues, worker};
+use crate::domain::ids::{Actor, BackfillId};
 use crate::domain::partition::PartitionKey;
+use crate::domain::plan::TaskId;
 use crate::domain::request::{Expected, Mode, Request};
 use crate::domain::validate::{Decision, Expectation, Prediction, Severity, Tolerance};
 use crate::engine::{Publication, RunRequest};
-use crate::ports::ledger::{BackfillState, LedgerReader, TaskState};
+use crate::ports::delivery::DeliveryState;
+use crate::ports::ledger::{BackfillState, DeliveryFilter, LedgerReader, TaskState};
+use crate::ports::writer::PartitionWriter;
 
 /// The predicted change of `cents` per day, in shadow mode.
 fn shadow(first: u32, last: u32, by: &[(u32, i64)]) -> Request {
@@ -168,4 +172,32 @@ async fn merges_of_a_shadow_are_published_one_after_the_other() {
     assert_eq!(published, Publication::Published);
     assert_eq!(contents(&shop.customers).await, ["1000 FR 7", "900 DE 4"]);
     let _: Vec<PartitionKey> = shop.ledger.partitions(&"customers".into()).await.unwrap();
+}
+
+#[tokio::test]
+async fn one_day_of_a_shadow_is_discarded_and_the_others_stay() {
+    let shop = Shop::new();
+    shop.scheduled("revenue", 1, 3).await;
+    let _ = shop.backfill(&shadow(1, 3, &[])).await;
+    shop.accept("fix").await;
+    let (engine, id, ann) = (shop.engine(), BackfillId::from("fix"), Actor::from("ann"));
+    let before = engine.review(&id).await.unwrap();
+    let staged = shop.ledger.tasks(&id).await.unwrap().remove(1).result.unwrap().staged.unwrap();
+    let left = engine.discard_staged(&id, &[TaskId(1)], &ann, "day 2 is disputed").await.unwrap();
+    assert_eq!(left.outputs.iter().map(|o| o.task).collect::<Vec<_>>(), [TaskId(0), TaskId(2)]);
+    assert_ne!(left.digest, before.digest);
+    let reader = shop.revenue.staged().unwrap();
+    assert_eq!(reader.open(&staged.id).await.unwrap(), None);
+    let filter = DeliveryFilter { state: Some(DeliveryState::Withdrawn), ..DeliveryFilter::default() };
+    assert_eq!(shop.ledger.deliveries(&filter).await.unwrap().len(), 1);
+    let error = engine.publish(&id, &ann, &worker("w1")).await.unwrap_err();
+    assert!(error.message().starts_with("the staged outputs are not approved"), "{error}");
+    let error = engine.discard_staged(&id, &[TaskId(1)], &ann, "again").await.unwrap_err();
+    assert_eq!(error.message(), "the task has nothing staged");
+    let error = engine.discard_staged(&id, &[TaskId(0), TaskId(2)], &ann, "all").await.unwrap_err();
+    assert_eq!(error.message(), "nothing would be left to review");
+    shop.accept("fix").await;
+    let published = engine.publish(&id, &ann, &worker("w1")).await.unwrap();
+    assert_eq!(published, Publication::Published);
+    assert_eq!(revenues(&shop).await, ["01 FR 10000", "02 DE 900", "02 FR 7000", "03 FR 3000"]);
 }

@@ -130,3 +130,19 @@ async fn a_check_of_determinism_leaves_nothing_behind() {
     assert_eq!(shop.rows_in_ledger().await, 0);
     assert!(revenues(&shop).await.is_empty());
 }
+
+#[tokio::test]
+async fn a_run_never_passes_for_the_run_of_a_backfill() {
+    let shop = Shop::new();
+    let run = |id: &str| RunRequest::scheduled(id, "revenue", day(1));
+    let _ = shop.engine().run(&run("fix.1"), &worker("schedule")).await.unwrap();
+    let engine = shop.engine();
+    let plan = engine.plan(&fix(1, 2)).await.unwrap();
+    let error = engine.submit(&plan, &"ann".into()).await.unwrap_err();
+    assert_eq!(error.message(), "a run outside of any backfill is called `fix.1`");
+    let mut other = fix(1, 2);
+    other.id = "other".into();
+    let _ = shop.backfill(&other).await;
+    let error = engine.run(&run("other.2"), &worker("schedule")).await.unwrap_err();
+    assert_eq!(error.message(), "run ids like `other.1` are those of the backfill `other`");
+}

@@ -1,5 +1,7 @@
 //! Submitting backfills and changing their state.
 
+use std::collections::BTreeSet;
+
 use chrono::{DateTime, Utc};
 
 use super::state::{Opened, State, TaskEntry};
@@ -7,7 +9,7 @@ use crate::domain::ids::{Actor, BackfillId};
 use crate::domain::plan::{Plan, TaskId};
 use crate::error::{Error, ErrorKind, Result};
 use crate::ports::ledger::{
-    BackfillRecord, BackfillState, Change, Submitted, TaskRecord, TaskState, Transition, rules,
+    BackfillRecord, BackfillState, StateChange, Submitted, TaskRecord, TaskState, Transition, rules,
 };
 
 impl State {
@@ -35,7 +37,7 @@ impl State {
     pub(super) fn transition(
         &mut self,
         id: &BackfillId,
-        change: &Change,
+        change: &StateChange,
         now: DateTime<Utc>,
     ) -> Result<Transition> {
         let opened = self.latest_mut(id)?;
@@ -64,9 +66,37 @@ impl State {
         &mut self,
         id: &BackfillId,
         tasks: &[TaskId],
-        note: &str,
+        change: &StateChange,
         now: DateTime<Utc>,
-    ) -> Result<()> {
+    ) -> Result<Transition> {
+        self.unstage(id, tasks, TaskState::Pending, change, now)
+    }
+
+    pub(super) fn discard_staged(
+        &mut self,
+        id: &BackfillId,
+        tasks: &[TaskId],
+        change: &StateChange,
+        now: DateTime<Utc>,
+    ) -> Result<Transition> {
+        let mut all: BTreeSet<_> = tasks.iter().copied().collect();
+        all.extend(rules::dependents(&self.latest_mut(id)?.record.plan, &all));
+        let tasks: Vec<_> = all.into_iter().collect();
+        self.unstage(id, &tasks, TaskState::Cancelled, change, now)
+    }
+
+    fn unstage(
+        &mut self,
+        id: &BackfillId,
+        tasks: &[TaskId],
+        becomes: TaskState,
+        change: &StateChange,
+        now: DateTime<Utc>,
+    ) -> Result<Transition> {
+        let answer = self.transition(id, change, now)?;
+        if answer != Transition::Done {
+            return Ok(answer);
+        }
         let opened = self.latest_mut(id)?;
         let mut stamps = Vec::new();
         for entry in &mut opened.tasks {
@@ -75,12 +105,14 @@ impl State {
                 continue;
             }
             stamps.extend(record.result.take().and_then(|r| r.staged).map(|staged| staged.id.stamp));
-            record.state = TaskState::Pending;
-            record.queued_at = now;
-            record.note = Some(note.to_owned());
+            record.state = becomes;
+            if becomes == TaskState::Pending {
+                record.queued_at = now;
+            }
+            record.note.clone_from(&change.note);
         }
         self.deliveries.withdraw(now, |delivery| stamps.contains(&delivery.staged.stamp));
-        Ok(())
+        Ok(answer)
     }
 }
 
@@ -93,7 +125,7 @@ impl Opened {
         }
     }
 
-    fn change(&mut self, change: &Change, now: DateTime<Utc>) {
+    fn change(&mut self, change: &StateChange, now: DateTime<Utc>) {
         self.record.state = change.to;
         self.record.changed_at = now;
         self.record.approvals.extend(change.approval.clone());

@@ -20,6 +20,7 @@ impl State {
         // The same again has no new row, and must not make stale what ran since.
         if let (Some(position), Some(record)) = (last, finish.records.first()) {
             self.mark_stale(entry, record, position);
+            self.mark_read(entry, &record.run);
         }
         let ended = finish.records.iter().map(|record| record.finished_at).max();
         let attempt = rules::committed_attempt(commit, entry);
@@ -44,12 +45,24 @@ impl State {
                 if let Some(position) = known {
                     self.rows.remove(&position);
                 }
-                self.position = self.position.saturating_add(1);
-                self.places.insert(name, self.position);
-                self.rows.insert(self.position, LedgerRow { position: self.position, record });
-                Some(self.position)
+                // One that is told late, after a death or a pause, goes before what was committed over it since.
+                let of_later = |row: &&LedgerRow| rules::came_after(&row.record, &record);
+                let later: Vec<u64> = self.rows.values().filter(of_later).map(|row| row.position).collect();
+                let position = self.append(record);
+                for row in later.into_iter().filter_map(|later| self.rows.remove(&later)).collect::<Vec<_>>()
+                {
+                    self.append(row.record);
+                }
+                Some(position)
             }
         }
+    }
+
+    fn append(&mut self, record: RunRecord) -> u64 {
+        self.position = self.position.saturating_add(1);
+        self.places.insert((record.stamp.clone(), record.partition.clone()), self.position);
+        self.rows.insert(self.position, LedgerRow { position: self.position, record });
+        self.position
     }
 
     /// A run has computed a partition, or found it unchanged.
@@ -73,7 +86,41 @@ impl State {
                 because: record.run.clone(),
                 position,
             };
-            let place = (table.clone(), partition.clone(), job.clone(), record.run.clone());
+            self.insert_stale(stale);
+        }
+    }
+
+    /// Marks what was computed from partitions that other runs have changed since they were pinned.
+    fn mark_read(&mut self, entry: &CommitEntry, run: &RunId) {
+        let finish = &entry.finish;
+        let later = finish.pinned_at.saturating_add(1);
+        let was_read = |record: &RunRecord| {
+            let of_table = finish.reads.iter().filter(|(table, _)| *table == record.table);
+            of_table.flat_map(|(_, keys)| keys).any(|key| key.overlaps(&record.partition))
+        };
+        let missed: Vec<_> = (self.rows.range(later..).map(|(_, row)| row))
+            .filter(|row| row.record.run != *run && rules::changes_content(&row.record))
+            .filter(|row| was_read(&row.record))
+            .map(|row| (row.record.run.clone(), row.position))
+            .collect();
+        for record in &finish.records {
+            for (because, position) in &missed {
+                self.insert_stale(StalePartition {
+                    job: record.job.clone(),
+                    table: record.table.clone(),
+                    partition: record.partition.clone(),
+                    because: because.clone(),
+                    position: *position,
+                });
+            }
+        }
+    }
+
+    /// Of several changes by one run the last counts.
+    fn insert_stale(&mut self, stale: StalePartition) {
+        let place = (stale.table.clone(), stale.partition.clone(), stale.job.clone(), stale.because.clone());
+        let known = self.stale.get(&place).map(|known| known.position);
+        if known.is_none_or(|known| known < stale.position) {
             self.stale.insert(place, stale);
         }
     }

@@ -22,7 +22,7 @@ use crate::domain::scope::Scope;
 use crate::error::{Error, Result};
 use crate::ports::delivery::Delivery;
 use crate::ports::ledger::{
-    Change, Claim, Fence, Leave, RunLedger, RunRecord, Submitted, TaskResult, Transition,
+    Claim, Fence, Leave, RunLedger, RunRecord, StateChange, Submitted, TaskResult, Transition,
 };
 use crate::ports::writer::{Commit, CommitEntry, StagedId};
 
@@ -60,7 +60,12 @@ impl RunLedger for MemoryLedger {
         Ok(self.lock()?.submit(plan, by, now))
     }
 
-    async fn transition(&self, id: &BackfillId, change: &Change, now: DateTime<Utc>) -> Result<Transition> {
+    async fn transition(
+        &self,
+        id: &BackfillId,
+        change: &StateChange,
+        now: DateTime<Utc>,
+    ) -> Result<Transition> {
         self.lock()?.transition(id, change, now)
     }
 
@@ -105,8 +110,24 @@ impl RunLedger for MemoryLedger {
         Ok(())
     }
 
-    async fn restage(&self, id: &BackfillId, tasks: &[TaskId], note: &str, now: DateTime<Utc>) -> Result<()> {
-        self.lock()?.restage(id, tasks, note, now)
+    async fn restage(
+        &self,
+        id: &BackfillId,
+        tasks: &[TaskId],
+        change: &StateChange,
+        now: DateTime<Utc>,
+    ) -> Result<Transition> {
+        self.lock()?.restage(id, tasks, change, now)
+    }
+
+    async fn discard_staged(
+        &self,
+        id: &BackfillId,
+        tasks: &[TaskId],
+        change: &StateChange,
+        now: DateTime<Utc>,
+    ) -> Result<Transition> {
+        self.lock()?.discard_staged(id, tasks, change, now)
     }
 
     async fn acquire(

@@ -112,7 +112,7 @@ async fn a_state_changes_only_from_the_one_expected_and_along_allowed_ways() {
     let error = ledger.transition(&"none".into(), &change(Planned, Approved), at(1)).await.unwrap_err();
     assert_eq!(error.kind(), crate::ErrorKind::NotFound);
     let approval = Approval { by: me(), at: at(1), digest: "d".into(), comment: "looks right".into() };
-    let approve = Change { approval: Some(approval.clone()), ..change(Planned, Approved) };
+    let approve = StateChange { approval: Some(approval.clone()), ..change(Planned, Approved) };
     assert_eq!(ledger.transition(&id, &approve, at(1)).await.unwrap(), Transition::Done);
     let record = ledger.backfill(&id).await.unwrap().unwrap();
     assert_eq!((record.state, record.changed_at, record.approvals), (Approved, at(1), vec![approval]));
@@ -212,7 +212,12 @@ async fn restaging_makes_staged_tasks_pending_and_leaves_the_others() {
     for claim in claim(&ledger, "w1", 2, 10).await {
         assert!(ledger.leave(&claim, Leave::Staged(Box::new(result())), at(11)).await.unwrap());
     }
-    ledger.restage(&"fix".into(), &[TaskId(1)], "production moved", at(20)).await.unwrap();
+    let id = "fix".into();
+    let to = |from, to| StateChange { note: Some("production moved".into()), ..change(from, to) };
+    let review = to(Running, BackfillState::AwaitingReview);
+    assert_eq!(ledger.transition(&id, &review, at(12)).await.unwrap(), Transition::Done);
+    let stale = to(BackfillState::AwaitingReview, BackfillState::Stale);
+    assert_eq!(ledger.restage(&id, &[TaskId(1)], &stale, at(20)).await.unwrap(), Transition::Done);
     assert_eq!(states(&ledger).await, [TaskState::Staged, TaskState::Pending]);
     let task = ledger.tasks(&"fix".into()).await.unwrap().remove(1);
     assert_eq!((task.result, task.note.as_deref(), task.queued_at), (None, Some("production moved"), at(20)));

@@ -16,88 +16,46 @@ use crate::ports::writer::{
 };
 
 impl State {
-    /// Commits all entries or none. Whether the fence is the current one was asked before.
-    pub(super) fn commit(&mut self, request: CommitRequest<'_>, fenced: bool) -> Result<CommitOutcome> {
-        self.check_request(&request)?;
-        if let Some(commit) = self.earlier(request.entries)? {
-            return Ok(CommitOutcome::AlreadyCommitted(commit.clone()));
+    /// Commits all entries that are not committed yet, or none. `lost` says of each whether its lease or its task has
+    /// passed to another, which was asked before.
+    pub(super) fn commit(&mut self, request: CommitRequest<'_>, lost: &[bool]) -> Result<CommitOutcome> {
+        request.check(&self.spec.id)?;
+        let (open, mut earlier) = request.left(|stamp| self.find_stamp(stamp).cloned());
+        if open.is_empty() {
+            earlier.sort_by_key(|commit| self.number(&commit.version).ok());
+            let said = Commit::sum(earlier).ok_or_else(|| Error::internal("nothing was committed"))?;
+            return Ok(CommitOutcome::AlreadyCommitted(said));
         }
-        let moved = self.moved(&request)?;
+        let moved = self.moved(&request, &open)?;
         if !moved.is_empty() {
             return Ok(CommitOutcome::Conflicted { moved });
         }
-        if fenced {
+        if request.entries.iter().zip(lost).any(|(e, lost)| *lost && self.find_stamp(&e.stamp).is_none()) {
             return Ok(CommitOutcome::Fenced);
         }
-        let Some(schema) = self.schema_after(request.entries)? else {
+        let Some(schema) = self.schema_after(&open)? else {
             return Ok(CommitOutcome::SchemaChanged);
         };
-        let mut writes = Vec::with_capacity(request.entries.len());
-        for entry in request.entries {
+        let mut writes = Vec::with_capacity(open.len());
+        for entry in &open {
             writes.push((entry.scope.clone(), self.after(entry, &schema)?));
         }
         let before = self.version;
         self.write(&schema, writes)?;
-        Ok(CommitOutcome::Committed(self.log(&request, before)?))
+        Ok(CommitOutcome::Committed(self.log(&request, &open, &earlier, before)?))
     }
 
-    /// Refuses what no backend could commit.
-    fn check_request(&self, request: &CommitRequest<'_>) -> Result<()> {
-        let refuse = |message: &str| Err(Error::invalid(message).with_context("table", &self.spec.id));
-        if request.entries.is_empty() {
-            return refuse("a commit without entries would commit nothing");
-        }
-        for (place, entry) in request.entries.iter().enumerate() {
-            let others = request.entries.iter().take(place);
-            if others.into_iter().any(|other| other.scope.overlaps(&entry.scope)) {
-                return refuse("two entries of one commit touch the same partition");
-            }
-            if let Some(key) =
-                entry.scope.partitions().iter().find(|k| !request.base.partitions.contains_key(k))
-            {
-                return refuse("the base does not hold a partition of the commit")
-                    .map_err(|e: Error| e.with_context("partition", key));
-            }
-            match &entry.change {
-                Change::Apply(staged) if staged.id.stamp != entry.stamp || staged.scope != entry.scope => {
-                    return refuse("an entry has another stamp or scope than its staged set");
-                }
-                Change::Adopt => return refuse("what is only to be told to the ledger cannot be committed"),
-                Change::Apply(_) | Change::Restore(_) => {}
-            }
-            if let Some(fence) = request.fence
-                && !(fence.table == self.spec.id
-                    && entry.scope.partitions().iter().all(|k| fence.scope.covers(k)))
-            {
-                return refuse("the fence is not one for the scope of the commit");
-            }
-        }
-        Ok(())
+    /// The first commit that completed a stamp.
+    fn find_stamp(&self, stamp: &StampId) -> Option<&Commit> {
+        self.commits.iter().find(|commit| commit.attempts.iter().any(|(known, _)| known == stamp))
     }
 
-    /// The commit that has the entries already. Where only some were committed, or not together, no one answer is true.
-    fn earlier(&self, entries: &[CommitEntry]) -> Result<Option<&Commit>> {
-        let of = |commit: &&Commit, stamp: &StampId| commit.attempts.iter().any(|(known, _)| known == stamp);
-        let found: Vec<_> =
-            entries.iter().map(|e| self.commits.iter().find(|commit| of(commit, &e.stamp))).collect();
-        let first = found.first().copied().flatten();
-        if found.iter().all(|commit| commit.map(|c| &c.version) == first.map(|c| &c.version)) {
-            return Ok(first);
-        }
-        Err(Error::new(
-            ErrorKind::State,
-            "some entries of the commit were committed before, in other company",
-        )
-        .with_context("table", &self.spec.id)
-        .with_advice("ask for the commit of each stamp, and commit the others"))
-    }
-
-    fn moved(&self, request: &CommitRequest<'_>) -> Result<Vec<Moved>> {
+    fn moved(&self, request: &CommitRequest<'_>, open: &[&CommitEntry]) -> Result<Vec<Moved>> {
         let mut moved = Vec::new();
-        for entry in request.entries {
-            for (partition, version) in self.head(&entry.scope)?.partitions {
-                if request.base.partitions.get(&partition) != Some(&version) {
-                    moved.push(Moved { partition, by: MovedBy::Content });
+        for entry in open {
+            for (partition, now) in self.head(&entry.scope)?.partitions {
+                if request.base.partitions.get(&partition) != Some(&now) {
+                    moved.push(Moved { partition, by: MovedBy::Content, now });
                 }
             }
         }
@@ -105,7 +63,7 @@ impl State {
     }
 
     /// The columns after the commit; `None` where those of the table are no longer such that the rows fit.
-    fn schema_after(&self, entries: &[CommitEntry]) -> Result<Option<SchemaRef>> {
+    fn schema_after(&self, entries: &[&CommitEntry]) -> Result<Option<SchemaRef>> {
         let mut after = self.schema().ok_or_else(|| self.not_there())?.clone();
         for entry in entries {
             let resolved = match &entry.change {
@@ -145,17 +103,18 @@ impl State {
         }
     }
 
-    fn log(&mut self, request: &CommitRequest<'_>, before: u64) -> Result<Commit> {
+    fn log(
+        &mut self,
+        request: &CommitRequest<'_>,
+        open: &[&CommitEntry],
+        earlier: &[Commit],
+        before: u64,
+    ) -> Result<Commit> {
         let mut partitions = BTreeMap::new();
-        let mut attempts = Vec::new();
         for entry in request.entries {
             partitions.extend(self.head(&entry.scope)?.partitions);
-            // A later attempt may commit what an earlier one staged; deliveries stand under the one that staged.
-            let attempt = match &entry.change {
-                Change::Apply(staged) => staged.id.attempt,
-                Change::Restore(_) | Change::Adopt => entry.attempt,
-            };
-            attempts.push((entry.stamp.clone(), attempt));
+        }
+        for entry in open {
             if let Change::Apply(staged) = &entry.change {
                 self.staged.remove(&staged.id);
             }
@@ -164,9 +123,9 @@ impl State {
             self.kept.insert(before);
             Kept(json!({ "table": self.spec.id, "version": before }))
         });
-        let version = self.table_version();
-        let partitions = Base::new(version.clone(), partitions);
-        let commit = Commit { version, partitions, attempts, kept, recorded: false };
+        let after = Base::new(self.table_version(), partitions);
+        let order = u64::try_from(self.commits.len()).unwrap_or(u64::MAX).saturating_add(1);
+        let commit = Commit { kept, order, ..Commit::of(open, earlier, request, after) };
         self.commits.push(commit.clone());
         Ok(commit)
     }

@@ -86,8 +86,8 @@ impl PartitionWriter for MemoryTable {
     /// The fence is asked for before the table is locked, so that a lease may pass on in between: the base decides then,
     /// as it does for every table that shares no database with the ledger.
     async fn commit(&self, request: CommitRequest<'_>) -> Result<CommitOutcome> {
-        let fenced = is_fenced(&request).await?;
-        self.lock()?.commit(request, fenced)
+        let lost = lost(&request).await?;
+        self.lock()?.commit(request, &lost)
     }
 
     async fn find_commit(&self, stamp: &StampId, _scope: &Scope, since: &Base) -> Result<Found> {
@@ -103,21 +103,21 @@ impl PartitionWriter for MemoryTable {
     }
 }
 
-/// Whether another may have taken the scope since, or a later attempt the task.
-async fn is_fenced(request: &CommitRequest<'_>) -> Result<bool> {
-    let Some(ledger) = request.ledger else { return Ok(false) };
+/// Of each entry whether another may have taken its scope since, or a later attempt its task.
+async fn lost(request: &CommitRequest<'_>) -> Result<Vec<bool>> {
+    let mut lost = vec![false; request.entries.len()];
+    let Some(ledger) = request.ledger else { return Ok(lost) };
     if let Some(fence) = request.fence
         && !ledger.is_current(fence).await?
     {
-        return Ok(true);
+        lost.fill(true);
     }
-    let Some(ledger) = (ledger as &dyn Any).downcast_ref::<MemoryLedger>() else { return Ok(false) };
-    for entry in request.entries {
-        if let Some(task) = &entry.finish.task
-            && !ledger.is_latest_attempt(task, entry.attempt)?
-        {
-            return Ok(true);
+    if let Some(ledger) = (ledger as &dyn Any).downcast_ref::<MemoryLedger>() {
+        for (entry, lost) in request.entries.iter().zip(&mut lost) {
+            if let Some(task) = &entry.finish.task {
+                *lost |= !ledger.is_latest_attempt(task, entry.attempt)?;
+            }
         }
     }
-    Ok(false)
+    Ok(lost)
 }

@@ -95,7 +95,7 @@ pub struct Overlap {
 
 /// A change of state.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Change {
+pub struct StateChange {
     /// The state it must be in.
     pub from: BackfillState,
     /// The state it gets.
@@ -121,7 +121,7 @@ pub enum Transition {
 /// How a worker leaves a task.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Leave {
-    /// Another attempt may take it, at once.
+    /// Another attempt may take it, at once: storage could not be reached for a while, or the worker stops.
     Pending {
         /// Why it was left.
         note: String,
@@ -257,7 +257,12 @@ pub trait RunLedger: LedgerReader + Any {
     /// Changes the state of a backfill's latest generation, by compare-and-set and along
     /// [`BackfillState::may_become`]. Going to `Running` from `Failed` makes failed and blocked tasks pending again;
     /// going to a state that does not hold partitions cancels open and staged tasks and withdraws their deliveries.
-    async fn transition(&self, id: &BackfillId, change: &Change, now: DateTime<Utc>) -> Result<Transition>;
+    async fn transition(
+        &self,
+        id: &BackfillId,
+        change: &StateChange,
+        now: DateTime<Utc>,
+    ) -> Result<Transition>;
 
     /// Claims up to `limit` tasks of a running backfill whose earlier tasks succeeded and which the worker can run. Over
     /// all workers no more tasks are claimed at a time than the request's concurrency. A claim that ran out is free
@@ -282,8 +287,26 @@ pub trait RunLedger: LedgerReader + Any {
     /// Leaves a claimed task; `false` where the claim has passed to another attempt or was stopped.
     async fn leave(&self, claim: &Claim, how: Leave, now: DateTime<Utc>) -> Result<bool>;
 
-    /// Makes staged tasks pending again because production moved under them; their deliveries are withdrawn.
-    async fn restage(&self, id: &BackfillId, tasks: &[TaskId], note: &str, now: DateTime<Utc>) -> Result<()>;
+    /// Changes the state as [`transition`](Self::transition) does and, only where it did, makes those of the tasks that
+    /// are staged pending again, since production moved under them; their deliveries are withdrawn.
+    async fn restage(
+        &self,
+        id: &BackfillId,
+        tasks: &[TaskId],
+        change: &StateChange,
+        now: DateTime<Utc>,
+    ) -> Result<Transition>;
+
+    /// Changes the state as [`transition`](Self::transition) does and, only where it did, cancels those of the tasks, and
+    /// of all that wait for them, that are staged, since a reviewer wants to be rid of them; their deliveries are
+    /// withdrawn.
+    async fn discard_staged(
+        &self,
+        id: &BackfillId,
+        tasks: &[TaskId],
+        change: &StateChange,
+        now: DateTime<Utc>,
+    ) -> Result<Transition>;
 
     /// Takes a lease on a scope, all or nothing; `None` where one that overlaps is held. Taking it again under the same
     /// holder is a new lease with a greater token.
@@ -316,7 +339,8 @@ pub trait RunLedger: LedgerReader + Any {
 
     /// Records a commit: the rows, the tasks as committed, deliveries of the committed attempts released, suppressed or
     /// duplicate, those of other attempts withdrawn, downstream partitions stale. What a partition had become stale by up
-    /// to the position at which the inputs were pinned, or by an earlier task of the same run, it is no longer.
+    /// to the position at which the inputs were pinned, or by an earlier task of the same run, it is no longer; what other
+    /// runs have changed since in the partitions that were read makes it stale.
     /// Idempotent.
     async fn finish(&self, commit: &Commit, entries: &[CommitEntry]) -> Result<()>;
 

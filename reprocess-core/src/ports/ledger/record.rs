@@ -107,7 +107,7 @@ pub struct RunRecord {
     pub inputs: BTreeMap<String, Pin>,
     /// Whether the inputs were those that an earlier run recorded, and which.
     pub replays: Option<RunId>,
-    /// What it expected to replace.
+    /// What it expected to replace; of a unit that shares its scope with others, the version of the scope.
     pub base: Option<PartitionVersion>,
     /// Version of the table after the commit.
     pub output: Option<TableVersion>,
@@ -120,6 +120,9 @@ pub struct RunRecord {
     /// Bytes that were read, as Arrow arrays; unknown where the table's own engine read them.
     #[serde(default)]
     pub read_bytes: Option<u64>,
+    /// Order of the commit among those of its table; 0 where it is not known.
+    #[serde(default)]
+    pub order: u64,
     /// What the validator said.
     pub verdict: Option<Verdict>,
     /// What the commit replaced, where it was kept.
@@ -132,6 +135,23 @@ pub struct RunRecord {
     pub finished_at: DateTime<Utc>,
     /// Who did it.
     pub worker: WorkerId,
+}
+
+impl RunRecord {
+    /// Whether the partition is no key of the scope: intervals that are merged into the same rows have no versions of
+    /// their own, and stand under that of the scope.
+    pub fn shares_scope(&self) -> bool {
+        !self.scope.partitions().contains(&self.partition)
+    }
+
+    /// The version that a base or head has for the record: of its partition, else of the key of the scope above it.
+    pub fn version_in<'a>(&self, base: &'a Base) -> Option<&'a PartitionVersion> {
+        let above = || {
+            let keys = self.scope.partitions().into_iter().filter(|key| key.covers(&self.partition));
+            keys.filter_map(|key| base.partitions.get(&key)).next()
+        };
+        base.partitions.get(&self.partition).or_else(above)
+    }
 }
 
 /// A record with its place in the ledger.
@@ -170,6 +190,10 @@ pub struct TaskFinish {
     pub stale: Vec<(JobName, TableId, PartitionKey)>,
     /// Position of the ledger when the inputs were pinned: what became stale up to here, this run has seen.
     pub pinned_at: u64,
+    /// The partitions of managed tables that the inputs were read from: where another run has changed one of them since
+    /// the inputs were pinned, what was computed from it is stale from the start.
+    #[serde(default)]
+    pub reads: Vec<(TableId, Vec<PartitionKey>)>,
 }
 
 /// A downstream partition that was computed from what has changed since.

@@ -7,6 +7,7 @@ use super::{Overlap, Submitted};
 use crate::domain::ids::{RunId, TableId};
 use crate::domain::partition::PartitionKey;
 use crate::domain::plan::{Plan, Task, TaskId};
+use crate::domain::profile::Profile;
 use crate::domain::value::Value;
 use crate::ports::delivery::DeliveryState;
 use crate::ports::writer::{Commit, CommitEntry, StampId};
@@ -170,10 +171,24 @@ pub fn upsert(known: Option<RunStatus>, new: RunStatus) -> Upsert {
     }
 }
 
+/// Whether a row is of a later commit than one that is only told now, over the same rows: it keeps its place after it.
+pub fn came_after(known: &RunRecord, told: &RunRecord) -> bool {
+    let both = known.status == RunStatus::Committed && told.status == RunStatus::Committed;
+    let later = told.order > 0 && known.order > told.order;
+    both && later && known.table == told.table && known.partition.overlaps(&told.partition)
+}
+
 /// Whether a run that computed a partition has seen what made it stale: it was there when the inputs were pinned, or an
 /// earlier task of the run did it, since a plan lets a task wait for all that it reads.
 pub fn has_seen(stale: &StalePartition, run: &RunId, pinned_at: u64) -> bool {
     stale.position <= pinned_at || stale.because == *run
+}
+
+/// Whether a row may have changed what its partition holds.
+pub fn changes_content(record: &RunRecord) -> bool {
+    let content = |profile: &Option<Profile>| profile.as_ref().map(|p| p.content.clone());
+    let (before, after) = (content(&record.before), content(&record.after));
+    record.status == RunStatus::Committed && (before.is_none() || before != after)
 }
 
 /// The attempt of an entry that was committed, which need not be the one that the entry names.
@@ -195,6 +210,7 @@ pub fn fill(mut record: RunRecord, commit: &Commit, entry: &CommitEntry) -> RunR
     record.error = None;
     record.attempt = committed_attempt(commit, entry);
     record.output = Some(commit.version.clone());
+    record.order = commit.order;
     record.kept.clone_from(&commit.kept);
     record
 }

@@ -1,5 +1,6 @@
 //! The engine over one SQLite file, with several processes.
 
 mod kill;
+mod merge;
 mod shop;
 mod together;

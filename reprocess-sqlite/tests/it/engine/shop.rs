@@ -31,11 +31,12 @@ pub(super) fn day(d: u64) -> PartitionKey {
     PartitionKey::of("day", date(d))
 }
 
-/// How a process works: where it counts what it computes, and how long one day takes it.
+/// How a process works: where it counts what it computes, how long one day takes it, and how long its leases last.
 #[derive(Clone, Debug)]
 pub(super) struct Pace {
     pub(super) computed: PathBuf,
     pub(super) takes_ms: u64,
+    pub(super) lease_ttl_ms: u64,
 }
 
 pub(super) struct Shop {
@@ -94,9 +95,9 @@ pub(super) async fn open(path: &Path, pace: Pace) -> Shop {
         .unwrap();
     host.add_table(revenue.clone(), Arc::new(SqliteTable::new(database.clone(), revenue))).unwrap();
     let job = JobSpec::new("revenue", "ops", "revenue").with_input("orders", "orders", Window::Same);
-    host.add_job(Job::new(job).transform_with("v1", pace, revenue_of)).unwrap();
+    host.add_job(Job::new(job).transform_with("v1", pace.clone(), revenue_of)).unwrap();
     let mut settings = Settings::default();
-    settings.lease_ttl_ms = 400;
+    settings.lease_ttl_ms = pace.lease_ttl_ms;
     settings.poll_ms = 10;
     settings.backoff_min_ms = 5;
     let engine = Engine::new(host, ledger.clone() as Arc<dyn RunLedger>).with_settings(settings);

@@ -10,7 +10,7 @@ async fn four_engines_share_one_backfill_while_the_schedule_goes_on() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("shop.db");
     shop::create(&file).await;
-    let pace = Pace { computed: folder.path().join("computed"), takes_ms: 1 };
+    let pace = Pace { computed: folder.path().join("computed"), takes_ms: 1, lease_ttl_ms: 60_000 };
     let first = shop::open(&file, pace.clone()).await;
     shop::start(&first).await;
     let mut workers = Vec::new();

@@ -12,12 +12,12 @@ use reprocess_core::domain::request::{Request, Selection};
 use reprocess_core::domain::scope::Scope;
 use reprocess_core::domain::slice::{Base, Kept};
 use reprocess_core::domain::value::Value;
-use reprocess_core::ports::delivery::{Delivery, DeliveryState};
+use reprocess_core::ports::delivery::Delivery;
 use reprocess_core::ports::ledger::{
-    BackfillState, Change, Claim, DeliveryFilter, RunLedger, RunRecord, Submitted, TaskFinish, TaskResult,
-    TaskState, Transition,
+    BackfillState, Claim, RunLedger, RunRecord, StateChange, Submitted, TaskFinish, TaskResult, TaskState,
+    Transition,
 };
-use reprocess_core::ports::writer::{self, Commit, CommitEntry, Op, StagedId, StampId};
+use reprocess_core::ports::writer::{self, Commit, CommitEntry, Op, StampId};
 use reprocess_sqlite::{Durability, SqliteConfig, SqliteLedger};
 use serde_json::json;
 
@@ -73,8 +73,8 @@ pub(super) fn plan(id: &str, keys: &[PartitionKey], after: &[&[u32]]) -> Plan {
     plan
 }
 
-pub(super) fn change(from: BackfillState, to: BackfillState) -> Change {
-    Change { from, to, by: me(), approval: None, note: None }
+pub(super) fn change(from: BackfillState, to: BackfillState) -> StateChange {
+    StateChange { from, to, by: me(), approval: None, note: None }
 }
 
 pub(super) fn stamp(run: &str, key: &PartitionKey) -> StampId {
@@ -96,7 +96,7 @@ pub(super) fn record(run: &str, key: &PartitionKey) -> RunRecord {
 }
 
 pub(super) fn finish(records: Vec<RunRecord>) -> TaskFinish {
-    TaskFinish { records, task: None, deliver: false, stale: Vec::new(), pinned_at: 0 }
+    TaskFinish { records, task: None, deliver: false, stale: Vec::new(), pinned_at: 0, reads: Vec::new() }
 }
 
 pub(super) fn entry(finish: TaskFinish, attempt: u32) -> CommitEntry {
@@ -114,6 +114,7 @@ pub(super) fn commit(version: &str, entry: &CommitEntry, attempt: u32) -> Commit
         attempts: vec![(entry.stamp.clone(), attempt)],
         kept: Some(Kept(json!({ "old": version }))),
         recorded: false,
+        order: 0,
     }
 }
 
@@ -129,10 +130,6 @@ pub(super) fn result() -> TaskResult {
 
 pub(super) fn mail(key: &str) -> Delivery {
     Delivery { key: key.into(), channel: "mail".into(), payload: json!({ "to": "ada" }) }
-}
-
-pub(super) fn staged(run: &str, attempt: u32) -> StagedId {
-    StagedId { stamp: stamp(run, &day(1)), attempt }
 }
 
 pub(super) async fn submit(ledger: &dyn RunLedger, plan: &Plan) {
@@ -166,17 +163,8 @@ pub(super) async fn claim(ledger: &dyn RunLedger, worker: &str, limit: u32, now:
     ledger.claim(&"fix".into(), &worker.into(), &can_run(), limit, TTL, at(now)).await.unwrap()
 }
 
-pub(super) fn numbers(claims: &[Claim]) -> Vec<u32> {
-    claims.iter().map(|claim| claim.task.0).collect()
-}
-
 pub(super) async fn states(ledger: &dyn RunLedger) -> Vec<TaskState> {
     ledger.tasks(&"fix".into()).await.unwrap().iter().map(|task| task.state).collect()
-}
-
-pub(super) async fn deliveries(ledger: &dyn RunLedger) -> Vec<DeliveryState> {
-    let records = ledger.deliveries(&DeliveryFilter::default()).await.unwrap();
-    records.into_iter().map(|record| record.state).collect()
 }
 
 /// A ledger in a folder of its own; one call more is another handle on the same file.

@@ -14,7 +14,7 @@ use reprocess_core::domain::request::SchemaPolicy;
 use reprocess_core::memory::MemoryLedger;
 use reprocess_core::ports::ledger::{
     BackfillState, Claim, DeliveryFilter, Fence, Leave, LedgerReader, RunLedger, RunRecord, RunStatus,
-    TaskFinish, TaskResult, Trigger,
+    StateChange, TaskFinish, TaskResult, Trigger,
 };
 use reprocess_core::ports::writer::{Commit, CommitEntry, Intent, Staged, StagedId, Visibility};
 use reprocess_sqlite::SqliteLedger;
@@ -104,13 +104,14 @@ impl Both {
     }
 
     async fn step(&mut self) -> String {
-        let what = self.below(21);
+        let what = self.below(22);
         match what {
             0 => self.submit().await,
             1 | 2 => self.transition().await,
             3..=5 => self.claim().await,
             6 | 7 | 16 | 17 | 18 if !self.claims.is_empty() => self.leave().await,
             8 => self.restage().await,
+            21 => self.discard().await,
             9 => self.acquire().await,
             10 if !self.fences.is_empty() => self.leases().await,
             11 => self.prepare().await,
@@ -222,7 +223,22 @@ impl Both {
         let id = self.pick(&BACKFILLS).into();
         let tasks = [TaskId(0), self.pick(&[TaskId(1), TaskId(2)])];
         let now = at(self.now);
-        let _ = call!(self.restage(&id, &tasks, "moved", now));
+        let known = self.memory.backfill(&id).await.unwrap().map(|record| record.state);
+        let to = self.pick(&[BackfillState::Stale, BackfillState::AwaitingReview]);
+        let from = known.unwrap_or(BackfillState::Publishing);
+        let stale = StateChange { note: Some("moved".into()), ..change(from, to) };
+        let _ = call!(self.restage(&id, &tasks, &stale, now));
+    }
+
+    async fn discard(&mut self) {
+        let id: BackfillId = self.pick(&BACKFILLS).into();
+        let tasks = [self.pick(&[TaskId(0), TaskId(1), TaskId(7)])];
+        let known = self.memory.backfill(&id).await.unwrap().map(|record| record.state);
+        let from = known.unwrap_or(BackfillState::AwaitingReview);
+        let change =
+            StateChange { note: Some("wrong".into()), ..change(from, BackfillState::AwaitingReview) };
+        let now = at(self.now);
+        let _ = call!(self.discard_staged(&id, &tasks, &change, now));
     }
 
     async fn found_unchanged(&mut self) {
@@ -290,6 +306,7 @@ impl Both {
             deliver: self.below(2) == 0,
             stale,
             pinned_at: position.saturating_sub(u64::try_from(self.below(3)).unwrap()),
+            reads: vec![(self.pick(&TABLES).into(), vec![self.pick(&keys())])],
             ..finish(records)
         };
         let entry = entry(told, 1);

@@ -95,7 +95,8 @@ async fn a_partition_that_moved_conflicts_also_when_it_was_empty() {
     // Another run writes nothing into an empty partition, below a key of the scope.
     f.replace("other", &scope(day("2026-10-02").and("country", "FR")), &[]).await;
     let outcome = commit(&f.table, &[apply(&staged)], &base, false).await.unwrap();
-    let moved = vec![Moved { partition: day("2026-10-02"), by: MovedBy::Content }];
+    let now = f.version(day("2026-10-02")).await;
+    let moved = vec![Moved { partition: day("2026-10-02"), by: MovedBy::Content, now }];
     assert_eq!(outcome, CommitOutcome::Conflicted { moved });
     assert!(f.rows().await.is_empty());
     // The staged set is still there and lands on a base taken anew.

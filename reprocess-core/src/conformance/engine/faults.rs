@@ -1,7 +1,8 @@
 //! A writer and a ledger between which a process dies, or loses a reply, at a chosen call.
 
-use std::sync::Arc;
+use std::any::Any;
 use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use arrow_schema::SchemaRef;
@@ -15,15 +16,14 @@ use crate::domain::profile::{Profile, ProfileSpec};
 use crate::domain::scope::Scope;
 use crate::domain::slice::{Base, Kept};
 use crate::error::{Error, ErrorKind, Result};
-use crate::memory::{MemoryLedger, MemoryTable};
 use crate::ports::delivery::{Delivery, DeliveryRecord};
-use crate::ports::ledger::{Change as StateChange, *};
+use crate::ports::ledger::*;
 use crate::ports::staged::StagedReader;
 use crate::ports::writer::*;
 
 /// What happens at the chosen call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Fault {
+pub(crate) enum Fault {
     /// The process dies before the call reaches anything.
     DiesBefore,
     /// The process dies after the call took effect.
@@ -34,24 +34,24 @@ pub(super) enum Fault {
 
 /// Counts down port calls to a fault.
 #[derive(Debug)]
-pub(super) struct Fuse {
+pub(crate) struct Fuse {
     left: AtomicI64,
     fault: Fault,
     died: Notify,
 }
 
 impl Fuse {
-    pub(super) fn new(calls: i64, fault: Fault) -> Arc<Self> {
+    pub(crate) fn new(calls: i64, fault: Fault) -> Arc<Self> {
         Arc::new(Self { left: AtomicI64::new(calls), fault, died: Notify::new() })
     }
 
     /// Waits until the process has died.
-    pub(super) async fn died(&self) {
+    pub(crate) async fn died(&self) {
         self.died.notified().await;
     }
 
     /// Whether the fault has not happened yet.
-    pub(super) fn is_whole(&self) -> bool {
+    pub(crate) fn is_whole(&self) -> bool {
         self.left.load(Ordering::SeqCst) >= 0
     }
 
@@ -75,15 +75,23 @@ impl Fuse {
 }
 
 #[derive(Debug)]
-pub(super) struct FaultyTable {
-    pub(super) inner: MemoryTable,
-    pub(super) fuse: Arc<Fuse>,
+pub(crate) struct FaultyTable {
+    pub(crate) inner: Arc<dyn PartitionWriter>,
+    pub(crate) fuse: Arc<Fuse>,
+    /// What the next commits answer without being tried, the last one first.
+    pub(crate) answers: Mutex<Vec<CommitOutcome>>,
+}
+
+impl FaultyTable {
+    pub(crate) fn new(inner: Arc<dyn PartitionWriter>, fuse: Arc<Fuse>) -> Self {
+        Self { inner, fuse, answers: Mutex::default() }
+    }
 }
 
 #[async_trait]
 impl PartitionWriter for FaultyTable {
     fn table(&self) -> &TableId {
-        PartitionWriter::table(&self.inner)
+        self.inner.table()
     }
 
     fn capabilities(&self) -> Capabilities {
@@ -119,7 +127,15 @@ impl PartitionWriter for FaultyTable {
     }
 
     async fn commit(&self, request: CommitRequest<'_>) -> Result<CommitOutcome> {
-        self.fuse.around(self.inner.commit(request)).await
+        if let Some(answer) = self.answers.lock().unwrap().pop() {
+            return Ok(answer);
+        }
+        // A backend recognises its own ledger, which the fault must not hide from it.
+        let ledger = request.ledger.map(|ledger| match (ledger as &dyn Any).downcast_ref::<FaultyLedger>() {
+            Some(faulty) => &*faulty.inner,
+            None => ledger,
+        });
+        self.fuse.around(self.inner.commit(CommitRequest { ledger, ..request })).await
     }
 
     async fn find_commit(&self, stamp: &StampId, scope: &Scope, since: &Base) -> Result<Found> {
@@ -136,88 +152,101 @@ impl PartitionWriter for FaultyTable {
 }
 
 #[derive(Debug)]
-pub(super) struct FaultyLedger {
-    pub(super) inner: Arc<MemoryLedger>,
-    pub(super) fuse: Arc<Fuse>,
+pub(crate) struct FaultyLedger {
+    pub(crate) inner: Arc<dyn RunLedger>,
+    pub(crate) fuse: Arc<Fuse>,
 }
 
-#[async_trait]
-impl LedgerReader for FaultyLedger {
-    async fn position(&self) -> Result<u64> {
-        self.inner.position().await
-    }
+/// Reads a ledger through to its `inner` one.
+macro_rules! reads_through {
+    ($ledger:ident) => {
+        #[async_trait]
+        impl LedgerReader for $ledger {
+            async fn position(&self) -> Result<u64> {
+                self.inner.position().await
+            }
 
-    async fn backfill(&self, id: &BackfillId) -> Result<Option<BackfillRecord>> {
-        self.inner.backfill(id).await
-    }
+            async fn backfill(&self, id: &BackfillId) -> Result<Option<BackfillRecord>> {
+                self.inner.backfill(id).await
+            }
 
-    async fn backfills(&self, states: &[BackfillState]) -> Result<Vec<BackfillRecord>> {
-        self.inner.backfills(states).await
-    }
+            async fn backfills(&self, states: &[BackfillState]) -> Result<Vec<BackfillRecord>> {
+                self.inner.backfills(states).await
+            }
 
-    async fn tasks(&self, id: &BackfillId) -> Result<Vec<TaskRecord>> {
-        self.inner.tasks(id).await
-    }
+            async fn tasks(&self, id: &BackfillId) -> Result<Vec<TaskRecord>> {
+                self.inner.tasks(id).await
+            }
 
-    async fn current(
-        &self,
-        table: &TableId,
-        partitions: &[crate::domain::partition::PartitionKey],
-    ) -> Result<Vec<Option<LedgerRow>>> {
-        self.inner.current(table, partitions).await
-    }
+            async fn current(
+                &self,
+                table: &TableId,
+                partitions: &[crate::domain::partition::PartitionKey],
+            ) -> Result<Vec<Option<LedgerRow>>> {
+                self.inner.current(table, partitions).await
+            }
 
-    async fn history(
-        &self,
-        table: &TableId,
-        partition: &crate::domain::partition::PartitionKey,
-        limit: u32,
-    ) -> Result<Vec<LedgerRow>> {
-        self.inner.history(table, partition, limit).await
-    }
+            async fn history(
+                &self,
+                table: &TableId,
+                partition: &crate::domain::partition::PartitionKey,
+                limit: u32,
+            ) -> Result<Vec<LedgerRow>> {
+                self.inner.history(table, partition, limit).await
+            }
 
-    async fn run(&self, run: &crate::domain::ids::RunId) -> Result<Vec<LedgerRow>> {
-        self.inner.run(run).await
-    }
+            async fn run(&self, run: &crate::domain::ids::RunId) -> Result<Vec<LedgerRow>> {
+                self.inner.run(run).await
+            }
 
-    async fn changes(&self, backfill: &BackfillId) -> Result<Vec<LedgerRow>> {
-        self.inner.changes(backfill).await
-    }
+            async fn changes(&self, backfill: &BackfillId) -> Result<Vec<LedgerRow>> {
+                self.inner.changes(backfill).await
+            }
 
-    async fn partitions(&self, table: &TableId) -> Result<Vec<crate::domain::partition::PartitionKey>> {
-        self.inner.partitions(table).await
-    }
+            async fn partitions(
+                &self,
+                table: &TableId,
+            ) -> Result<Vec<crate::domain::partition::PartitionKey>> {
+                self.inner.partitions(table).await
+            }
 
-    async fn recent(&self, job: &JobName, limit: u32) -> Result<Vec<LedgerRow>> {
-        self.inner.recent(job, limit).await
-    }
+            async fn recent(&self, job: &JobName, limit: u32) -> Result<Vec<LedgerRow>> {
+                self.inner.recent(job, limit).await
+            }
 
-    async fn outdated(
-        &self,
-        versions: &std::collections::BTreeMap<JobName, LogicVersion>,
-    ) -> Result<Vec<Outdated>> {
-        self.inner.outdated(versions).await
-    }
+            async fn outdated(
+                &self,
+                versions: &std::collections::BTreeMap<JobName, LogicVersion>,
+            ) -> Result<Vec<Outdated>> {
+                self.inner.outdated(versions).await
+            }
 
-    async fn stale(&self) -> Result<Vec<StalePartition>> {
-        self.inner.stale().await
-    }
+            async fn stale(&self) -> Result<Vec<StalePartition>> {
+                self.inner.stale().await
+            }
 
-    async fn progress(&self, id: &BackfillId) -> Result<Progress> {
-        self.inner.progress(id).await
-    }
+            async fn progress(&self, id: &BackfillId) -> Result<Progress> {
+                self.inner.progress(id).await
+            }
 
-    async fn queue_times(
-        &self,
-        during: &crate::domain::interval::Interval,
-    ) -> Result<std::collections::BTreeMap<Trigger, QueueTime>> {
-        self.inner.queue_times(during).await
-    }
+            async fn queue_times(
+                &self,
+                during: &crate::domain::interval::Interval,
+            ) -> Result<std::collections::BTreeMap<Trigger, QueueTime>> {
+                self.inner.queue_times(during).await
+            }
 
-    async fn deliveries(&self, filter: &DeliveryFilter) -> Result<Vec<DeliveryRecord>> {
-        self.inner.deliveries(filter).await
-    }
+            async fn deliveries(&self, filter: &DeliveryFilter) -> Result<Vec<DeliveryRecord>> {
+                self.inner.deliveries(filter).await
+            }
+        }
+    };
 }
+
+reads_through!(FaultyLedger);
+
+#[cfg(test)]
+pub(crate) use reads_through;
 
 #[async_trait]
 impl RunLedger for FaultyLedger {
@@ -258,8 +287,24 @@ impl RunLedger for FaultyLedger {
         self.fuse.around(self.inner.leave(claim, how, now)).await
     }
 
-    async fn restage(&self, id: &BackfillId, tasks: &[TaskId], note: &str, now: DateTime<Utc>) -> Result<()> {
-        self.inner.restage(id, tasks, note, now).await
+    async fn restage(
+        &self,
+        id: &BackfillId,
+        tasks: &[TaskId],
+        change: &StateChange,
+        now: DateTime<Utc>,
+    ) -> Result<Transition> {
+        self.inner.restage(id, tasks, change, now).await
+    }
+
+    async fn discard_staged(
+        &self,
+        id: &BackfillId,
+        tasks: &[TaskId],
+        change: &StateChange,
+        now: DateTime<Utc>,
+    ) -> Result<Transition> {
+        self.inner.discard_staged(id, tasks, change, now).await
     }
 
     async fn acquire(

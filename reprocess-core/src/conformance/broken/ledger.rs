@@ -1,0 +1,205 @@
+//! A ledger that breaks one promise.
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use chrono::{DateTime, Utc};
+
+use super::Broken;
+use crate::conformance::faults::reads_through;
+use crate::domain::ids::{Actor, BackfillId, JobName, LogicVersion, TableId, WorkerId};
+use crate::domain::plan::{Plan, TaskId};
+use crate::domain::scope::Scope;
+use crate::error::Result;
+use crate::memory::MemoryLedger;
+use crate::ports::delivery::{Delivery, DeliveryRecord};
+use crate::ports::ledger::*;
+use crate::ports::writer::{Commit, CommitEntry, StagedId, StampId};
+
+#[derive(Debug)]
+pub(super) struct BrokenLedger {
+    inner: Arc<MemoryLedger>,
+    broken: Broken,
+    told: Mutex<BTreeSet<StampId>>,
+}
+
+reads_through!(BrokenLedger);
+
+impl BrokenLedger {
+    pub(super) fn new(inner: Arc<MemoryLedger>, broken: Broken) -> Self {
+        Self { inner, broken, told: Mutex::default() }
+    }
+
+    fn is(&self, broken: Broken) -> bool {
+        self.broken == broken
+    }
+
+    /// The table by which leases of equal scopes exclude each other, and no others.
+    fn leased(&self, table: &TableId, scope: &Scope) -> TableId {
+        if self.is(Broken::LeasesByEqualityOnly) {
+            format!("{table} {scope}").as_str().into()
+        } else {
+            table.clone()
+        }
+    }
+
+    fn fence(&self, fence: &Fence) -> Fence {
+        Fence { table: self.leased(&fence.table, &fence.scope), ..fence.clone() }
+    }
+
+    /// The claim as if it were the latest.
+    async fn latest(&self, claim: &Claim) -> Result<Claim> {
+        let mut claim = claim.clone();
+        if self.is(Broken::HearsZombies) {
+            let tasks = self.inner.tasks(&claim.backfill).await?;
+            let task = tasks.iter().find(|task| task.id == claim.task);
+            claim.attempt = task.map_or(claim.attempt, |task| task.attempt);
+        }
+        Ok(claim)
+    }
+}
+
+#[async_trait]
+impl RunLedger for BrokenLedger {
+    async fn submit(&self, plan: &Plan, by: &Actor, now: DateTime<Utc>) -> Result<Submitted> {
+        let mut plan = plan.clone();
+        if self.is(Broken::ClaimsBeyondTheCap) {
+            plan.request.concurrency = 99;
+        }
+        for task in &mut plan.tasks {
+            if self.is(Broken::IgnoresOrder) {
+                task.after.clear();
+            }
+            if self.is(Broken::IgnoresOverlaps) {
+                task.table = format!("{} of {}", task.table, plan.request.id).as_str().into();
+            }
+        }
+        self.inner.submit(&plan, by, now).await
+    }
+
+    async fn transition(
+        &self,
+        id: &BackfillId,
+        change: &StateChange,
+        now: DateTime<Utc>,
+    ) -> Result<Transition> {
+        self.inner.transition(id, change, now).await
+    }
+
+    async fn claim(
+        &self,
+        id: &BackfillId,
+        worker: &WorkerId,
+        can_run: &[(JobName, LogicVersion)],
+        limit: u32,
+        ttl: Duration,
+        now: DateTime<Utc>,
+    ) -> Result<Vec<Claim>> {
+        self.inner.claim(id, worker, can_run, limit, ttl, now).await
+    }
+
+    async fn renew_claim(&self, claim: &Claim, ttl: Duration, now: DateTime<Utc>) -> Result<bool> {
+        self.inner.renew_claim(&self.latest(claim).await?, ttl, now).await
+    }
+
+    async fn note_staged(&self, claim: &Claim, result: &TaskResult) -> Result<bool> {
+        self.inner.note_staged(&self.latest(claim).await?, result).await
+    }
+
+    async fn leave(&self, claim: &Claim, how: Leave, now: DateTime<Utc>) -> Result<bool> {
+        self.inner.leave(&self.latest(claim).await?, how, now).await
+    }
+
+    async fn restage(
+        &self,
+        id: &BackfillId,
+        tasks: &[TaskId],
+        change: &StateChange,
+        now: DateTime<Utc>,
+    ) -> Result<Transition> {
+        self.inner.restage(id, tasks, change, now).await
+    }
+
+    async fn discard_staged(
+        &self,
+        id: &BackfillId,
+        tasks: &[TaskId],
+        change: &StateChange,
+        now: DateTime<Utc>,
+    ) -> Result<Transition> {
+        self.inner.discard_staged(id, tasks, change, now).await
+    }
+
+    async fn acquire(
+        &self,
+        table: &TableId,
+        scope: &Scope,
+        holder: &WorkerId,
+        ttl: Duration,
+        now: DateTime<Utc>,
+    ) -> Result<Option<Fence>> {
+        let now = if self.is(Broken::NeverEndsALease) { DateTime::UNIX_EPOCH } else { now };
+        let given = self.inner.acquire(&self.leased(table, scope), scope, holder, ttl, now).await?;
+        Ok(given.map(|fence| Fence { table: table.clone(), ..fence }))
+    }
+
+    async fn renew(&self, fence: &Fence, ttl: Duration, now: DateTime<Utc>) -> Result<bool> {
+        self.inner.renew(&self.fence(fence), ttl, now).await
+    }
+
+    async fn release(&self, fence: &Fence) -> Result<()> {
+        self.inner.release(&self.fence(fence)).await
+    }
+
+    async fn prepare_deliveries(
+        &self,
+        id: &StagedId,
+        backfill: Option<&BackfillId>,
+        batch: &[Delivery],
+        now: DateTime<Utc>,
+    ) -> Result<()> {
+        self.inner.prepare_deliveries(id, backfill, batch, now).await
+    }
+
+    async fn release_deliveries(&self, keys: &[String], by: &Actor, now: DateTime<Utc>) -> Result<u64> {
+        self.inner.release_deliveries(keys, by, now).await
+    }
+
+    async fn finish(&self, commit: &Commit, entries: &[CommitEntry]) -> Result<()> {
+        let mut entries = entries.to_vec();
+        for entry in &mut entries {
+            let again = !self.told.lock().unwrap().insert(entry.stamp.clone());
+            if again && self.is(Broken::RevivesASupersededRun) {
+                entry.finish.records.iter_mut().for_each(|record| record.stamp.generation += 1);
+            }
+            entry.finish.deliver |= self.is(Broken::ReleasesWhatIsSuppressed);
+            if self.is(Broken::ForgetsWhatIsStale) {
+                entry.finish.stale.clear();
+            }
+            if self.is(Broken::ForgetsWhatWasRead) {
+                entry.finish.reads.clear();
+            }
+        }
+        self.inner.finish(commit, &entries).await
+    }
+
+    async fn found_unchanged(
+        &self,
+        table: &TableId,
+        partitions: &[crate::domain::partition::PartitionKey],
+        run: &crate::domain::ids::RunId,
+        pinned_at: u64,
+    ) -> Result<()> {
+        self.inner.found_unchanged(table, partitions, run, pinned_at).await
+    }
+
+    async fn record_failed(&self, records: &[RunRecord]) -> Result<()> {
+        self.inner.record_failed(records).await
+    }
+
+    async fn is_current(&self, fence: &Fence) -> Result<bool> {
+        Ok(self.is(Broken::CallsEveryFenceCurrent) || self.inner.is_current(&self.fence(fence)).await?)
+    }
+}

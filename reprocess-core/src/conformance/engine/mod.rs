@@ -1,0 +1,6 @@
+//! Laws of the engine over the tables and the ledger of a backend.
+
+pub(super) mod crash;
+pub(crate) mod faults;
+mod shop;
+pub(super) mod stories;

@@ -1,0 +1,332 @@
+//! The gate before every port call: one actor passes at a time, where the scheduler says so.
+
+use std::collections::BTreeMap;
+use std::future::{Future, pending, poll_fn};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Poll, Waker};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use chrono::{DateTime, TimeDelta, Utc};
+
+use super::dice::Dice;
+use super::history::{Fault, What};
+use super::model::Model;
+use super::plant::Plant;
+use crate::error::{Error, ErrorKind, Result};
+use crate::ports::clock::Clock;
+
+/// The calls after which everything is audited.
+const WRITES: [&str; 12] = [
+    "create",
+    "stage",
+    "discard",
+    "commit",
+    "forget",
+    "transition",
+    "leave",
+    "restage",
+    "prepare",
+    "release_deliveries",
+    "finish",
+    "record_failed",
+];
+
+/// What all actors of one history share.
+pub(super) struct World {
+    state: Mutex<State>,
+    /// A defect that is built in on purpose.
+    pub(super) plant: Option<Plant>,
+}
+
+pub(super) struct State {
+    pub(super) dice: Dice,
+    pub(super) now: DateTime<Utc>,
+    pub(super) model: Model,
+    /// The actor that may make the next call.
+    pub(super) permit: Option<usize>,
+    /// How many gates of that actor let another of its gates go first.
+    pub(super) refusals: u32,
+    /// Whether the poll led anywhere.
+    pub(super) progress: bool,
+    /// Whether a call is inside the backend.
+    pub(super) in_flight: bool,
+    pub(super) parked: Vec<Waker>,
+    sleepers: BTreeMap<u64, DateTime<Utc>>,
+    next_sleeper: u64,
+    pub(super) actors: Vec<Seat>,
+    pub(super) steps: u64,
+    pub(super) trace: Trace,
+    /// The first law that was broken.
+    pub(super) broken: Option<String>,
+    /// Whether a call since the last audit may have written.
+    pub(super) dirty: bool,
+}
+
+/// What the world knows of an actor.
+#[derive(Debug, Default)]
+pub(super) struct Seat {
+    pub(super) name: String,
+    pub(super) faults: Vec<Fault>,
+    pub(super) calls: BTreeMap<&'static str, u32>,
+    pub(super) all: u32,
+    pub(super) dead: bool,
+    /// The step until which it is not scheduled.
+    pub(super) paused_until: u64,
+}
+
+/// What happened, as lines and as their digest.
+#[derive(Debug, Default)]
+pub(super) struct Trace {
+    hasher: blake3::Hasher,
+    pub(super) lines: Option<Vec<String>>,
+    pub(super) calls: u64,
+}
+
+impl Trace {
+    pub(super) fn push(&mut self, line: String) {
+        self.hasher.update(line.as_bytes());
+        self.hasher.update(b"\n");
+        if let Some(lines) = &mut self.lines {
+            lines.push(line);
+        }
+    }
+
+    pub(super) fn digest(&self) -> String {
+        self.hasher.finalize().to_hex().to_string()
+    }
+}
+
+impl World {
+    pub(super) fn new(seed: u64, model: Model, plant: Option<Plant>, verbose: bool) -> Arc<Self> {
+        let trace = Trace { lines: verbose.then(Vec::new), ..Trace::default() };
+        let state = State {
+            dice: Dice::new(seed ^ 0x5eed),
+            now: DateTime::from_timestamp(1_791_590_400, 0).unwrap_or_default(),
+            model,
+            permit: None,
+            refusals: 0,
+            progress: false,
+            in_flight: false,
+            parked: Vec::new(),
+            sleepers: BTreeMap::new(),
+            next_sleeper: 0,
+            actors: Vec::new(),
+            steps: 0,
+            trace,
+            broken: None,
+            dirty: false,
+        };
+        Arc::new(Self { state: Mutex::new(state), plant })
+    }
+
+    pub(super) fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn has(&self, plant: Plant) -> bool {
+        self.plant == Some(plant)
+    }
+}
+
+impl std::fmt::Debug for World {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("World")
+    }
+}
+
+impl State {
+    /// Notes that a law was broken; the first one counts.
+    pub(super) fn breaks(&mut self, law: impl Into<String>) {
+        let law = law.into();
+        self.trace.push(format!("BROKEN {law}"));
+        self.broken.get_or_insert(law);
+    }
+
+    pub(super) fn advance(&mut self, by: TimeDelta) {
+        self.now = self.now.checked_add_signed(by).unwrap_or(self.now);
+    }
+
+    /// When the next sleeper wakes.
+    pub(super) fn next_deadline(&self) -> Option<DateTime<Utc>> {
+        self.sleepers.values().min().copied()
+    }
+
+    /// Another number at every call.
+    pub(super) fn next_salt(&mut self) -> u32 {
+        u32::try_from(self.trace.calls % 100_000).unwrap_or(0)
+    }
+
+    fn fault(&mut self, actor: usize, call: &'static str) -> Option<What> {
+        let seat = self.actors.get_mut(actor)?;
+        let nth = seat.calls.entry(call).or_insert(0);
+        *nth += 1;
+        let (nth, all) = (*nth, seat.all + 1);
+        seat.all = all;
+        let hit = |fault: &Fault| match fault.on {
+            Some(on) => on == call && fault.nth == nth,
+            None => fault.nth == all,
+        };
+        let place = seat.faults.iter().position(hit)?;
+        Some(seat.faults.remove(place).what)
+    }
+}
+
+/// One actor's way to the ports.
+#[derive(Clone, Debug)]
+pub(super) struct Port {
+    pub(super) world: Arc<World>,
+    pub(super) actor: usize,
+}
+
+impl Port {
+    /// Waits until the scheduler lets this actor make a call.
+    async fn pass(&self) {
+        poll_fn(|cx| {
+            let mut state = self.world.lock();
+            if state.permit == Some(self.actor) {
+                if state.refusals == 0 {
+                    state.permit = None;
+                    state.progress = true;
+                    return Poll::Ready(());
+                }
+                state.refusals -= 1;
+            }
+            state.parked.push(cx.waker().clone());
+            Poll::Pending
+        })
+        .await;
+    }
+
+    async fn die<T>(&self) -> T {
+        if let Some(seat) = self.world.lock().actors.get_mut(self.actor) {
+            seat.dead = true;
+        }
+        pending().await
+    }
+
+    fn pause(&self, steps: u32, ms: i64) {
+        let mut state = self.world.lock();
+        let until = state.steps + u64::from(steps);
+        state.advance(TimeDelta::milliseconds(ms));
+        if let Some(seat) = state.actors.get_mut(self.actor) {
+            seat.paused_until = until;
+        }
+    }
+
+    fn say(&self, text: &str) {
+        let mut state = self.world.lock();
+        let line = format!("{} {text}", state.actors.get(self.actor).map_or("", |a| a.name.as_str()));
+        state.trace.push(line);
+    }
+
+    /// A call with its scheduling point and its fault. `saw` is told the answer while no other call can come between.
+    pub(super) async fn around<T>(
+        &self,
+        call: &'static str,
+        inner: impl Future<Output = Result<T>>,
+        saw: impl FnOnce(&mut State, &Result<T>),
+    ) -> Result<T> {
+        self.pass().await;
+        let fault = self.world.lock().fault(self.actor, call);
+        if let Some(fault) = fault {
+            self.say(&format!("{call}: {fault:?}"));
+        }
+        match fault {
+            Some(What::DieBefore) => self.die().await,
+            Some(What::FailBefore { retryable }) => return Err(lost(retryable)),
+            Some(What::Pause { steps, ms }) => {
+                self.pause(steps, ms);
+                self.pass().await;
+            }
+            _ => {}
+        }
+        let answer = {
+            let _inside = Inside::enter(&self.world);
+            inner.await
+        };
+        {
+            let mut state = self.world.lock();
+            state.trace.calls += 1;
+            state.dirty |= WRITES.contains(&call);
+            saw(&mut state, &answer);
+        }
+        match &answer {
+            Ok(_) => self.say(call),
+            Err(error) => self.say(&format!("{call}: {error}")),
+        }
+        match fault {
+            Some(What::DieAfter) => self.die().await,
+            Some(What::LoseReply { retryable }) => Err(lost(retryable)),
+            _ => answer,
+        }
+    }
+}
+
+fn lost(retryable: bool) -> Error {
+    match retryable {
+        true => Error::new(ErrorKind::Unavailable, "the reply was lost"),
+        false => Error::new(ErrorKind::Storage, "the disk is broken"),
+    }
+}
+
+/// Says that a call is inside the backend, also where its future is dropped there.
+struct Inside<'a>(&'a World);
+
+impl<'a> Inside<'a> {
+    fn enter(world: &'a World) -> Self {
+        world.lock().in_flight = true;
+        Self(world)
+    }
+}
+
+impl Drop for Inside<'_> {
+    fn drop(&mut self) {
+        self.0.lock().in_flight = false;
+    }
+}
+
+/// The clock of the history: it stands still until the scheduler puts it forward.
+#[derive(Debug)]
+pub(super) struct SimClock(pub(super) Arc<World>);
+
+#[async_trait]
+impl Clock for SimClock {
+    fn now(&self) -> DateTime<Utc> {
+        self.0.lock().now
+    }
+
+    async fn sleep(&self, duration: Duration) {
+        let (sleeper, until) = {
+            let mut state = self.0.lock();
+            let id = state.next_sleeper;
+            state.next_sleeper += 1;
+            let by = TimeDelta::from_std(duration).unwrap_or(TimeDelta::MAX);
+            let until = state.now.checked_add_signed(by).unwrap_or(DateTime::<Utc>::MAX_UTC);
+            state.sleepers.insert(id, until);
+            (Sleeper { world: &self.0, id }, until)
+        };
+        poll_fn(|cx| {
+            let mut state = self.0.lock();
+            if state.now >= until {
+                state.progress = true;
+                return Poll::Ready(());
+            }
+            state.parked.push(cx.waker().clone());
+            Poll::Pending
+        })
+        .await;
+        drop(sleeper);
+    }
+}
+
+struct Sleeper<'a> {
+    world: &'a World,
+    id: u64,
+}
+
+impl Drop for Sleeper<'_> {
+    fn drop(&mut self) {
+        self.world.lock().sleepers.remove(&self.id);
+    }
+}

@@ -1,0 +1,5 @@
+//! The reference backend keeps all laws.
+
+use super::MemoryFixture;
+
+crate::conformance_tests!(MemoryFixture);
