@@ -1,6 +1,11 @@
 //! Figures of memory, printed: `cargo bench --bench memory`.
-
-#![allow(clippy::disallowed_methods, reason = "measures")]
+#![allow(
+    missing_docs,
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::disallowed_methods,
+    reason = "measures, and a bench that cannot go on has failed"
+)]
 
 mod support;
 
@@ -8,30 +13,50 @@ use std::time::Instant;
 
 use support::catalog::{CHAIN, World};
 use support::memory;
+use support::sales::{Sales, cached};
 
 fn main() {
     if std::env::args().any(|argument| argument == "--test") {
         return;
     }
-    for chains in [1, 4, 10, 40] {
-        plan_of(chains);
+    for rows in [100_000, 1_000_000] {
+        replace_of(rows);
+    }
+    for (chains, days) in [(1, 1_825), (1, 3_650), (1, 7_300), (4, 3_650), (10, 3_650), (40, 3_650)] {
+        plan_of(chains, days);
     }
 }
 
-/// Every day of ten years of every job of so many chains.
-fn plan_of(chains: usize) {
-    let world = World::new(40, 3_650);
+/// So many days of every job of so many chains.
+fn plan_of(chains: usize, days: u32) {
+    let world = World::new(40, days);
     let request = world.request(chains, CHAIN);
     let facts = world.facts(&request);
     memory::reset_peak();
-    let (before, start) = (memory::resident(), Instant::now());
+    let (before, start, on_core) = (memory::resident(), Instant::now(), memory::nanoseconds_on_core());
     let plan = world.plan(&request, &facts);
     let (took, held, peak) = (start.elapsed(), memory::resident() - before, memory::peak() - before);
+    let on_core = memory::nanoseconds_on_core() - on_core;
     let tasks = u64::try_from(plan.tasks.len()).unwrap();
     println!(
-        "plan of {tasks} tasks: {took:.2?}, {} ns, {} bytes kept and {} bytes at the most for each",
-        took.as_nanos() / u128::from(tasks),
+        "plan of {tasks} tasks: {took:.2?}, {} ms on the core; {} ns, {} bytes kept and {} bytes at the most for each",
+        on_core / 1_000_000,
+        on_core / tasks,
         held / tasks,
         peak / tasks
     );
+}
+
+/// Staging and commit of one partition of so many rows, over one of as many, with kept rows.
+fn replace_of(rows: u32) {
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let path = cached(&format!("memory_{rows}.db"));
+    let mut sales = runtime.block_on(Sales::open(&path, 1, rows));
+    runtime.block_on(sales.replace(0, rows, 1, false));
+    memory::reset_peak();
+    let before = memory::resident();
+    let kept = runtime.block_on(sales.replace(0, rows, 2, true));
+    runtime.block_on(sales.profile(0));
+    println!("replace of {rows} rows: {} kB at the most", (memory::peak() - before) / 1024);
+    runtime.block_on(sales.forget(&kept.unwrap()));
 }

@@ -1,4 +1,11 @@
 //! Planning over a catalog of 800 jobs: `cargo bench --bench planner`.
+#![allow(
+    missing_docs,
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::disallowed_methods,
+    reason = "measures, and a bench that cannot go on has failed"
+)]
 
 mod support;
 

@@ -92,6 +92,7 @@ impl World {
                 fingerprint: None,
                 output: Some("7".into()),
                 rolled_back: None,
+                position: 1,
             };
             for unit in units.iter().rev().take(30) {
                 facts.history.add(job.clone(), unit.clone(), Sample::new(60_000, 1_000));

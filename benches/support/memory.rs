@@ -1,4 +1,4 @@
-//! Memory of this process as the kernel counts it, so that what SQLite allocates is in it. Linux only.
+//! Memory and time of this process as the kernel counts it, so that what SQLite allocates is in it. Linux only.
 
 /// Bytes that are resident now.
 pub(crate) fn resident() -> u64 {
@@ -13,6 +13,12 @@ pub(crate) fn peak() -> u64 {
 /// Begins a new peak.
 pub(crate) fn reset_peak() {
     std::fs::write("/proc/self/clear_refs", "5").unwrap();
+}
+
+/// How long this thread ran, which on a busy machine is less than the time that passed.
+pub(crate) fn nanoseconds_on_core() -> u64 {
+    let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap();
+    text.split_whitespace().next().unwrap().parse().unwrap()
 }
 
 fn field(name: &str) -> u64 {

@@ -4,3 +4,5 @@
 
 pub(crate) mod catalog;
 pub(crate) mod memory;
+#[cfg(feature = "sqlite")]
+pub(crate) mod sales;

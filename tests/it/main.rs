@@ -6,6 +6,7 @@
     reason = "a test that cannot go on has failed"
 )]
 
+mod bad_input;
 mod countries;
 mod cumulative;
 mod custom_backend;

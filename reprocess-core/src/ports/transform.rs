@@ -88,7 +88,11 @@ where
             inputs.insert(name.clone(), task.collect(&name).await?);
         }
         let run = Arc::clone(&self.0);
-        tokio::task::spawn_blocking(move || run(&task, inputs)).await?
+        match tokio::task::spawn_blocking(move || run(&task, inputs)).await {
+            // Goes on here, where a panic of any transform is caught and told.
+            Err(e) if e.is_panic() => std::panic::resume_unwind(e.into_panic()),
+            joined => joined?,
+        }
     }
 }
 

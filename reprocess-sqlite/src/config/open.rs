@@ -18,6 +18,10 @@ const META: &str = "CREATE TABLE IF NOT EXISTS reprocess_meta (
     version INTEGER NOT NULL
 ) WITHOUT ROWID";
 
+/// What a connection that writes holds in memory, in the notation of SQLite. With its default of 2 MiB a commit of a
+/// large partition writes the pages of the index again and again.
+const WRITE_CACHE_KIB: &str = "-16384";
+
 pub(super) async fn database(config: SqliteConfig, path: &Path) -> Result<SqliteDatabase> {
     let path = absolute(path)?;
     let staged = beside(&path, ".staged");
@@ -33,7 +37,9 @@ pub(super) async fn database(config: SqliteConfig, path: &Path) -> Result<Sqlite
                 Durability::Normal => SqliteSynchronous::Normal,
             })
     };
-    let writing = |file: &Path| connect(file).journal_mode(SqliteJournalMode::Wal);
+    let writing = |file: &Path| {
+        connect(file).journal_mode(SqliteJournalMode::Wal).pragma("cache_size", WRITE_CACHE_KIB)
+    };
     // The staged file comes first: the connections below attach it, and would not make it.
     let stage = open(&config, pool(1), writing(&staged)).await?;
     crate::shadow::prepare(&stage).await.map_err(|e| e.with_context("file", staged.display()))?;

@@ -37,7 +37,7 @@ PRAGMA user_version = 1;
 
 /// How many values one insert binds, and how many rows it has, at the most.
 const INSERT_VALUES: usize = 16_000;
-const INSERT_ROWS: usize = 256;
+const INSERT_ROWS: usize = 1_024;
 
 /// Makes the manifest. Refuses a file in which a newer library staged.
 pub(crate) async fn prepare(stage: &SqlitePool) -> Result<()> {
