@@ -6,7 +6,7 @@ use chrono::{DateTime, Utc};
 use serde::Serialize;
 
 use super::args::LedgerArgs;
-use super::console::Session;
+use super::console::Invocation;
 use super::exit::Exit;
 use super::request;
 use crate::domain::diff::Diff;
@@ -78,7 +78,7 @@ struct Lists<'a> {
 }
 
 /// One backfill, or all of them, the one that changed last first.
-pub(super) async fn status(s: &mut Session<'_>, id: Option<&BackfillId>) -> Result<Exit> {
+pub(super) async fn status(s: &mut Invocation<'_>, id: Option<&BackfillId>) -> Result<Exit> {
     if let Some(id) = id {
         let status = s.engine.status(id).await?;
         s.show(&status, |lines| render::status(&status, lines))?;
@@ -93,14 +93,14 @@ pub(super) async fn status(s: &mut Session<'_>, id: Option<&BackfillId>) -> Resu
 }
 
 /// The outputs of a shadow.
-pub(super) async fn review(s: &mut Session<'_>, id: &BackfillId) -> Result<Exit> {
+pub(super) async fn review(s: &mut Invocation<'_>, id: &BackfillId) -> Result<Exit> {
     let review = s.engine.review(id).await?;
     s.show(&review, |lines| render::review(&review, lines))?;
     Ok(Exit::Done)
 }
 
 /// The rows that a staged task changes.
-pub(super) async fn diff(s: &mut Session<'_>, id: &BackfillId, task: u32, samples: usize) -> Result<Exit> {
+pub(super) async fn diff(s: &mut Invocation<'_>, id: &BackfillId, task: u32, samples: usize) -> Result<Exit> {
     let diffs = s.engine.diff(id, TaskId(task), samples).await?;
     let document = Lists { diffs: Some(&diffs), ..Lists::default() };
     // The samples were counted on the command line already.
@@ -109,7 +109,7 @@ pub(super) async fn diff(s: &mut Session<'_>, id: &BackfillId, task: u32, sample
 }
 
 /// What produced a partition.
-pub(super) async fn explain(s: &mut Session<'_>, table: &str, key: &str) -> Result<Exit> {
+pub(super) async fn explain(s: &mut Invocation<'_>, table: &str, key: &str) -> Result<Exit> {
     let table = TableId::from(table);
     let key = key_of(s, &table, key)?;
     let explanation = s.engine.explain(&table, &key).await?;
@@ -118,7 +118,7 @@ pub(super) async fn explain(s: &mut Session<'_>, table: &str, key: &str) -> Resu
 }
 
 /// A partition of the table, or a unit of a merge job that writes it.
-fn key_of(s: &Session<'_>, table: &TableId, text: &str) -> Result<PartitionKey> {
+fn key_of(s: &Invocation<'_>, table: &TableId, text: &str) -> Result<PartitionKey> {
     let catalog = s.engine.host().catalog();
     let mut known: Vec<&Partitioning> = vec![&catalog.table(table)?.partitioning];
     known.extend(catalog.jobs().filter(|job| job.output == *table).filter_map(|job| job.unit.as_ref()));
@@ -130,14 +130,14 @@ fn key_of(s: &Session<'_>, table: &TableId, text: &str) -> Result<PartitionKey> 
 }
 
 /// Rows of the ledger.
-pub(super) async fn ledger(s: &mut Session<'_>, args: &LedgerArgs) -> Result<Exit> {
+pub(super) async fn ledger(s: &mut Invocation<'_>, args: &LedgerArgs) -> Result<Exit> {
     let rows = rows(s, args).await?;
     let document = Lists { rows: Some(&rows), ..Lists::default() };
     s.show(&document, |lines| render::ledger(&rows, lines))?;
     Ok(Exit::Done)
 }
 
-async fn rows(s: &Session<'_>, args: &LedgerArgs) -> Result<Vec<LedgerRow>> {
+async fn rows(s: &Invocation<'_>, args: &LedgerArgs) -> Result<Vec<LedgerRow>> {
     let ledger = s.engine.ledger();
     if let Some(id) = &args.backfill {
         let id = BackfillId::from(id.as_str());
@@ -172,7 +172,7 @@ async fn rows(s: &Session<'_>, args: &LedgerArgs) -> Result<Vec<LedgerRow>> {
 }
 
 /// Partitions on another logic version than the schedule runs.
-pub(super) async fn outdated(s: &mut Session<'_>) -> Result<Exit> {
+pub(super) async fn outdated(s: &mut Invocation<'_>) -> Result<Exit> {
     let outdated = s.engine.outdated().await?;
     let document = Lists { outdated: Some(&outdated), ..Lists::default() };
     s.show(&document, |lines| render::outdated(&outdated, lines))?;
@@ -180,7 +180,7 @@ pub(super) async fn outdated(s: &mut Session<'_>) -> Result<Exit> {
 }
 
 /// Partitions computed from what has changed since.
-pub(super) async fn stale(s: &mut Session<'_>) -> Result<Exit> {
+pub(super) async fn stale(s: &mut Invocation<'_>) -> Result<Exit> {
     let stale = s.engine.ledger().stale().await?;
     let document = Lists { stale: Some(&stale), ..Lists::default() };
     s.show(&document, |lines| render::stale(&stale, lines))?;
@@ -189,7 +189,7 @@ pub(super) async fn stale(s: &mut Session<'_>) -> Result<Exit> {
 
 /// Deliveries, after those were released that are named.
 pub(super) async fn deliveries(
-    s: &mut Session<'_>,
+    s: &mut Invocation<'_>,
     backfill: Option<BackfillId>,
     release: &[String],
 ) -> Result<Exit> {

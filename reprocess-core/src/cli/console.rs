@@ -81,7 +81,7 @@ pub(super) fn at_terminal() -> bool {
 }
 
 /// One command at work.
-pub(super) struct Session<'a> {
+pub(super) struct Invocation<'a> {
     pub(super) engine: &'a Engine,
     pub(super) by: Actor,
     pub(super) worker: WorkerId,
@@ -90,7 +90,7 @@ pub(super) struct Session<'a> {
     pub(super) console: Console<'a>,
 }
 
-impl Session<'_> {
+impl Invocation<'_> {
     /// The result: the document, or its text for a person.
     pub(super) fn show(
         &mut self,

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::console::Session;
+use super::console::Invocation;
 use super::exit::Exit;
 use crate::domain::ids::{BackfillId, TableId};
 use crate::domain::partition::PartitionKey;
@@ -34,7 +34,7 @@ struct Decided<'a> {
 
 /// Approves a plan or reviewed outputs.
 pub(super) async fn approve(
-    s: &mut Session<'_>,
+    s: &mut Invocation<'_>,
     id: &BackfillId,
     digest: &str,
     comment: &str,
@@ -52,7 +52,12 @@ pub(super) async fn approve(
 }
 
 /// Takes some outputs out of a review.
-pub(super) async fn discard(s: &mut Session<'_>, id: &BackfillId, tasks: &[u32], why: &str) -> Result<Exit> {
+pub(super) async fn discard(
+    s: &mut Invocation<'_>,
+    id: &BackfillId,
+    tasks: &[u32],
+    why: &str,
+) -> Result<Exit> {
     let tasks: Vec<_> = tasks.iter().copied().map(TaskId).collect();
     let review = s.engine.discard_staged(id, &tasks, &s.by, why).await?;
     let digest = review.digest.as_str();
@@ -64,7 +69,7 @@ pub(super) async fn discard(s: &mut Session<'_>, id: &BackfillId, tasks: &[u32],
 }
 
 /// A reviewer's no.
-pub(super) async fn abort(s: &mut Session<'_>, id: &BackfillId, why: &str) -> Result<Exit> {
+pub(super) async fn abort(s: &mut Invocation<'_>, id: &BackfillId, why: &str) -> Result<Exit> {
     s.engine.abort(id, &s.by, why).await?;
     let text = format!("Backfill `{id}` is aborted; what was staged is discarded\n");
     decided(s, id, Decided::default(), text).await?;
@@ -72,7 +77,7 @@ pub(super) async fn abort(s: &mut Session<'_>, id: &BackfillId, why: &str) -> Re
 }
 
 /// Stops a backfill.
-pub(super) async fn cancel(s: &mut Session<'_>, id: &BackfillId, why: &str) -> Result<Exit> {
+pub(super) async fn cancel(s: &mut Invocation<'_>, id: &BackfillId, why: &str) -> Result<Exit> {
     s.engine.cancel(id, &s.by, why).await?;
     let text = format!("Backfill `{id}` is cancelled; what was committed stays\n");
     decided(s, id, Decided::default(), text).await?;
@@ -80,7 +85,7 @@ pub(super) async fn cancel(s: &mut Session<'_>, id: &BackfillId, why: &str) -> R
 }
 
 /// Commits approved outputs.
-pub(super) async fn publish(s: &mut Session<'_>, id: &BackfillId) -> Result<Exit> {
+pub(super) async fn publish(s: &mut Invocation<'_>, id: &BackfillId) -> Result<Exit> {
     match s.engine.publish(id, &s.by, &s.worker).await? {
         Publication::Published => {
             let tables = tables(s, id).await?;
@@ -107,7 +112,7 @@ pub(super) async fn publish(s: &mut Session<'_>, id: &BackfillId) -> Result<Exit
 }
 
 /// The tables that a backfill writes, and into how many tasks each is divided.
-async fn tables(s: &Session<'_>, id: &BackfillId) -> Result<Vec<String>> {
+async fn tables(s: &Invocation<'_>, id: &BackfillId) -> Result<Vec<String>> {
     let plan = s.engine.backfill(id).await?.plan;
     let mut tables = std::collections::BTreeMap::<TableId, usize>::new();
     for task in plan.tasks {
@@ -121,7 +126,7 @@ async fn tables(s: &Session<'_>, id: &BackfillId) -> Result<Vec<String>> {
 }
 
 /// Ends a backfill for good.
-pub(super) async fn close(s: &mut Session<'_>, id: &BackfillId, forget: bool) -> Result<Exit> {
+pub(super) async fn close(s: &mut Invocation<'_>, id: &BackfillId, forget: bool) -> Result<Exit> {
     let closed = s.engine.close(id, &s.by, forget).await?;
     let stale = render::stale(&closed.stale, s.lines);
     let text = format!("Backfill `{id}` is closed\n\n{stale}");
@@ -129,7 +134,7 @@ pub(super) async fn close(s: &mut Session<'_>, id: &BackfillId, forget: bool) ->
     Ok(Exit::Done)
 }
 
-async fn decided(s: &mut Session<'_>, id: &BackfillId, what: Decided<'_>, text: String) -> Result<()> {
+async fn decided(s: &mut Invocation<'_>, id: &BackfillId, what: Decided<'_>, text: String) -> Result<()> {
     let state = Some(s.engine.backfill(id).await?.state);
     s.show(&Decided { backfill: id.as_str(), state, ..what }, |_| text)
 }

@@ -34,7 +34,7 @@ use crate::domain::ids::{Actor, BackfillId, WorkerId};
 use crate::engine::Engine;
 use crate::error::{Error, Result};
 use args::Command;
-use console::Session;
+use console::Invocation;
 
 /// Runs the command that the arguments name; the first argument is the name of the program.
 ///
@@ -74,7 +74,7 @@ pub async fn run_with<'a>(
     };
     let by = cli.by.or_else(|| std::env::var("USER").ok()).filter(|by| !by.trim().is_empty());
     let worker = cli.worker.unwrap_or_else(|| format!("{machine}-{}", std::process::id()));
-    let mut session = Session {
+    let mut invocation = Invocation {
         engine,
         by: Actor::new(by.unwrap_or_else(|| "unknown".to_owned())),
         worker: WorkerId::new(worker),
@@ -82,9 +82,9 @@ pub async fn run_with<'a>(
         json: cli.json,
         console,
     };
-    match dispatch(&mut session, cli.command).await {
+    match dispatch(&mut invocation, cli.command).await {
         Ok(exit) => exit,
-        Err(error) => console::report(&mut session.console, cli.json, &error),
+        Err(error) => console::report(&mut invocation.console, cli.json, &error),
     }
 }
 
@@ -105,7 +105,7 @@ fn usage(console: &mut Console<'_>, args: &[OsString], error: &clap::Error) -> E
     Exit::Usage
 }
 
-async fn dispatch(s: &mut Session<'_>, command: Command) -> Result<Exit> {
+async fn dispatch(s: &mut Invocation<'_>, command: Command) -> Result<Exit> {
     match command {
         Command::Plan(args) => work::plan(s, &args).await,
         Command::Backfill(args) => work::backfill(s, &args).await,

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use serde::Serialize;
 
 use super::args::{BackfillArgs, PlanArgs, RollbackArgs};
-use super::console::Session;
+use super::console::Invocation;
 use super::exit::Exit;
 use super::progress::Progress;
 use super::request;
@@ -51,7 +51,7 @@ struct TaskLine<'a> {
 }
 
 /// Shows a plan.
-pub(super) async fn plan(s: &mut Session<'_>, args: &PlanArgs) -> Result<Exit> {
+pub(super) async fn plan(s: &mut Invocation<'_>, args: &PlanArgs) -> Result<Exit> {
     let request = request::request(s.engine.host(), args, &s.by)?;
     let plan = s.engine.plan(&request).await?;
     let document = PlanDocument { digest: plan.digest(), plan: &plan };
@@ -61,7 +61,7 @@ pub(super) async fn plan(s: &mut Session<'_>, args: &PlanArgs) -> Result<Exit> {
 }
 
 /// Plans, submits, approves and executes, or goes on with what is in the ledger.
-pub(super) async fn backfill(s: &mut Session<'_>, args: &BackfillArgs) -> Result<Exit> {
+pub(super) async fn backfill(s: &mut Invocation<'_>, args: &BackfillArgs) -> Result<Exit> {
     let id = match &args.resume {
         Some(id) => BackfillId::from(id.as_str()),
         None => {
@@ -103,7 +103,7 @@ fn other_request(known: &BackfillRecord) -> Error {
 }
 
 /// Plans a rollback, submits, approves and executes it.
-pub(super) async fn rollback(s: &mut Session<'_>, args: &RollbackArgs) -> Result<Exit> {
+pub(super) async fn rollback(s: &mut Invocation<'_>, args: &RollbackArgs) -> Result<Exit> {
     let of = BackfillId::from(args.id.as_str());
     let record = s.engine.backfill(&of).await?;
     let partitions = match args.all {
@@ -120,7 +120,7 @@ pub(super) async fn rollback(s: &mut Session<'_>, args: &RollbackArgs) -> Result
     start(s, &plan, args.yes).await
 }
 
-fn keys(s: &Session<'_>, plan: &Plan, texts: &[String]) -> Result<BTreeSet<PartitionKey>> {
+fn keys(s: &Invocation<'_>, plan: &Plan, texts: &[String]) -> Result<BTreeSet<PartitionKey>> {
     let catalog = s.engine.host().catalog();
     let mut units = Vec::new();
     for name in plan.request.jobs.keys() {
@@ -129,7 +129,7 @@ fn keys(s: &Session<'_>, plan: &Plan, texts: &[String]) -> Result<BTreeSet<Parti
     texts.iter().map(|text| request::key(text, &units)).collect()
 }
 
-async fn free_id(s: &Session<'_>, of: &BackfillId) -> Result<BackfillId> {
+async fn free_id(s: &Invocation<'_>, of: &BackfillId) -> Result<BackfillId> {
     let mut n = 1_u32;
     loop {
         let id = BackfillId::new(format!("{of}.rollback-{n}"));
@@ -141,7 +141,7 @@ async fn free_id(s: &Session<'_>, of: &BackfillId) -> Result<BackfillId> {
 }
 
 /// Shows a new plan, files it and, where somebody agrees, runs it.
-async fn start(s: &mut Session<'_>, plan: &Plan, yes: bool) -> Result<Exit> {
+async fn start(s: &mut Invocation<'_>, plan: &Plan, yes: bool) -> Result<Exit> {
     s.say(|lines| render::plan(plan, lines))?;
     let runs = plan.refused.is_empty() && !plan.is_empty();
     let agreed = if runs { agrees(s, plan, yes)? } else { Agreed::Nobody };
@@ -169,7 +169,7 @@ enum Agreed {
     Nobody,
 }
 
-fn agrees(s: &mut Session<'_>, plan: &Plan, yes: bool) -> Result<Agreed> {
+fn agrees(s: &mut Invocation<'_>, plan: &Plan, yes: bool) -> Result<Agreed> {
     if yes {
         return Ok(Agreed::ByOption);
     }
@@ -182,7 +182,7 @@ fn agrees(s: &mut Session<'_>, plan: &Plan, yes: bool) -> Result<Agreed> {
 }
 
 /// Goes on with a planned backfill as was agreed.
-async fn approved(s: &mut Session<'_>, plan: &Plan, agreed: Agreed) -> Result<Exit> {
+async fn approved(s: &mut Invocation<'_>, plan: &Plan, agreed: Agreed) -> Result<Exit> {
     let id = &plan.request.id;
     let comment = match agreed {
         Agreed::ByOption => "approved with --yes",
@@ -206,7 +206,7 @@ async fn approved(s: &mut Session<'_>, plan: &Plan, agreed: Agreed) -> Result<Ex
 }
 
 /// Executes what is approved and shows where the backfill is then.
-async fn go_on(s: &mut Session<'_>, id: &BackfillId) -> Result<Exit> {
+async fn go_on(s: &mut Invocation<'_>, id: &BackfillId) -> Result<Exit> {
     let record = s.engine.backfill(id).await?;
     if !matches!(record.state, BackfillState::AwaitingReview) {
         let tasks = s.engine.ledger().tasks(id).await?;
@@ -217,7 +217,7 @@ async fn go_on(s: &mut Session<'_>, id: &BackfillId) -> Result<Exit> {
 }
 
 /// Shows where a backfill is after work on it.
-async fn ended(s: &mut Session<'_>, id: &BackfillId) -> Result<Exit> {
+async fn ended(s: &mut Invocation<'_>, id: &BackfillId) -> Result<Exit> {
     let status = s.engine.status(id).await?;
     let record = &status.backfill;
     let review = match record.state {
