@@ -112,15 +112,14 @@ impl DirTable {
     }
 
     /// Makes the manifest the next version; `false` where another writer was faster.
-    fn publish(&self, next: &Manifest, writer: &str) -> Result<bool> {
-        let draft = self.dir.join(format!("{writer}.draft"));
-        fs::write(&draft, serde_json::to_vec(next).map_err(failed)?).map_err(failed)?;
-        File::open(&draft).and_then(|f| f.sync_all()).map_err(failed)?;
-        let made = fs::hard_link(&draft, self.dir.join(format!("{:09}.json", next.version)));
-        fs::remove_file(&draft).map_err(failed)?;
-        match made {
-            Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => Ok(false),
-            made => made.and_then(|()| File::open(&self.dir)?.sync_all()).map(|()| true).map_err(failed),
+    fn publish(&self, next: &Manifest) -> Result<bool> {
+        let mut draft = tempfile::NamedTempFile::new_in(&self.dir).map_err(failed)?;
+        serde_json::to_writer(&mut draft, next).map_err(failed)?;
+        draft.as_file().sync_all().map_err(failed)?;
+        match draft.persist_noclobber(self.dir.join(format!("{:09}.json", next.version))) {
+            Err(e) if e.error.kind() == std::io::ErrorKind::AlreadyExists => Ok(false),
+            Err(e) => Err(failed(e.error)),
+            Ok(_) => File::open(&self.dir).and_then(|dir| dir.sync_all()).map(|()| true).map_err(failed),
         }
     }
 
@@ -248,7 +247,7 @@ impl PartitionWriter for DirTable {
                 None => next.schema = Some(schema.clone()),
             }
             next.version += 1;
-            if self.publish(&next, "create")? {
+            if self.publish(&next)? {
                 return Ok(());
             }
         }
@@ -318,7 +317,7 @@ impl PartitionWriter for DirTable {
             let (open, mut earlier) = request.left(|stamp| next.commits.get(&stamp.to_string()).cloned());
             earlier.sort_by_key(|commit| commit.version.as_str().parse::<u64>().ok());
             let all = Scope::union_of(request.entries.iter().map(|entry| &entry.scope));
-            let (Some(first), Some(all)) = (open.first(), all) else {
+            let Some(all) = all.filter(|_| !open.is_empty()) else {
                 let said = Commit::sum(earlier).ok_or_else(|| Error::internal("nothing was committed"))?;
                 return Ok(CommitOutcome::AlreadyCommitted(said));
             };
@@ -335,7 +334,7 @@ impl PartitionWriter for DirTable {
             }
             let commit = Commit::of(&open, &earlier, &request, self.base(&next, &all)?);
             next.commits.extend(open.iter().map(|entry| (entry.stamp.to_string(), commit.clone())));
-            if self.publish(&next, &format!("{}.{}", next.version, first.stamp.scope_digest))? {
+            if self.publish(&next)? {
                 return Ok(CommitOutcome::Committed(commit));
             }
         }
