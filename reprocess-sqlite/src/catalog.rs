@@ -30,7 +30,7 @@ CREATE TABLE reprocess_table (
     partitioning TEXT NOT NULL,
     columns TEXT NOT NULL
 );
-CREATE TABLE reprocess_seq (t INTEGER PRIMARY KEY, seq INTEGER NOT NULL);
+CREATE TABLE reprocess_seq (t INTEGER PRIMARY KEY, seq INTEGER NOT NULL, blurred INTEGER NOT NULL DEFAULT 0);
 CREATE TABLE reprocess_guard (one INTEGER PRIMARY KEY CHECK (one = 1), writing INTEGER NOT NULL);
 INSERT INTO reprocess_guard (one, writing) VALUES (1, 0);
 CREATE TABLE reprocess_change (

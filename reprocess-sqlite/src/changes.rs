@@ -1,7 +1,8 @@
 //! The log of what changed when: where the versions of tables, partitions and slices come from.
 //!
 //! Every commit takes the next number of its table and logs it for each key it touched. The version of a partition is
-//! the greatest number logged for a key that overlaps it, and `0` where there is none.
+//! the greatest number logged for a key that overlaps it, and `0` where there is none. Of several changes by others only
+//! the last is logged, so that what a partition was before it cannot be told from the log.
 
 mod foreign;
 
@@ -126,7 +127,8 @@ impl Changes<'_> {
         Ok(versions)
     }
 
-    /// Version of a slice up to a number.
+    /// Version of a slice as of a number, which may itself be the version: where others have changed the slice since, how
+    /// often they had until then is not known.
     pub(crate) async fn slice(
         &self,
         connection: &mut SqliteConnection,
@@ -144,7 +146,23 @@ impl Changes<'_> {
             (Slice::Partitions(keys), _) => keys.iter().cloned().collect(),
             _ => vec![PartitionKey::whole()],
         };
-        Ok(self.versions(connection, &keys, at).await?.into_iter().max().unwrap_or(0))
+        let last = |versions: Vec<i64>| versions.into_iter().max().unwrap_or(0);
+        if at < self.blurred(connection).await? && last(self.versions(connection, &keys, NOW).await?) > at {
+            return Ok(at);
+        }
+        Ok(last(self.versions(connection, &keys, at).await?))
+    }
+
+    /// The last number of a change by others.
+    async fn blurred(&self, connection: &mut SqliteConnection) -> Result<i64> {
+        let row = Sql::new(
+            "SELECT max(blurred, coalesce((SELECT max(seq) FROM main.reprocess_foreign AS f WHERE f.t = s.t), 0))
+             FROM main.reprocess_seq AS s WHERE s.t = ",
+        )
+        .bind(self.t)
+        .first(connection, READ)
+        .await?;
+        row.map_or(Ok(0), |row| row.try_get(0)).doing(READ)
     }
 
     /// The keys that changed after a number.

@@ -126,6 +126,30 @@ pub(super) async fn the_version_of_a_slice_changes_with_its_content(f: &dyn Fixt
     assert_eq!(moved(&third, &versions().await), [false, false, false, true, true]);
 }
 
+/// A version of the table stands for one moment, also between two changes of others: what a slice was then is told apart
+/// from what it was before and after, or cannot be told any more (`SnapshotReader::slice_versions`).
+pub(super) async fn a_version_between_two_changes_of_strangers_names_what_was_there(f: &dyn Fixture) {
+    let w = World::with(f, &[(MON, Some("FR"), 1, 10)]).await;
+    let monday = [between(MON, MON)];
+    let at = async |version| w.reader().slice_versions(&version, &monday).await;
+    let before = at(w.reader().current().await.unwrap()).await.unwrap();
+    w.place.write_as_stranger(&w.spec, &batch(&[(MON, Some("FR"), 2, 20)])).await;
+    let moment = w.reader().current().await.unwrap();
+    w.place.write_as_stranger(&w.spec, &batch(&[(MON, Some("FR"), 3, 30)])).await;
+    let check = async |when: &str| match at(moment.clone()).await {
+        Ok(then) => {
+            assert_ne!(then, before, "{when}");
+            assert_ne!(then, at(w.reader().current().await.unwrap()).await.unwrap(), "{when}");
+        }
+        Err(error) => assert_eq!(error.kind(), ErrorKind::PinBroken, "{error}"),
+    };
+    check("while both are the last changes").await;
+    w.replace("r1", &days(&[TUE]), &[(TUE, Some("FR"), 4, 40)]).await;
+    check("after a commit of ours to another day").await;
+    w.replace("r2", &days(&[MON]), &[]).await;
+    check("after a commit of ours to that day").await;
+}
+
 /// A slice is exactly its partitions: whole periods, named keys, those of NULL, or everything (DESIGN 4, "windows").
 pub(super) async fn slices_hold_exactly_their_partitions(f: &dyn Fixture) {
     let given = [

@@ -120,6 +120,7 @@ macro_rules! conformance_laws {
             holding_and_releasing_can_be_repeated: nothing,
             an_expired_version_says_so_and_a_held_one_stays: expiry,
             the_version_of_a_slice_changes_with_its_content: nothing,
+            a_version_between_two_changes_of_strangers_names_what_was_there: strangers,
             slices_hold_exactly_their_partitions: nothing,
             nothing_is_read_as_nothing: nothing,
             a_stream_ends_as_it_began: nothing,

@@ -37,12 +37,16 @@ impl Changes<'_> {
     /// Moves what the triggers logged into the log.
     pub(crate) async fn fold(&self, connection: &mut SqliteConnection) -> Result<()> {
         let foreign = self.foreign(connection).await?;
-        if foreign.is_empty() {
-            return Ok(());
-        }
+        let Some(last) = foreign.iter().map(|(_, seq)| *seq).max() else { return Ok(()) };
         for (key, seq) in foreign {
             self.log_as(connection, &[key], seq).await?;
         }
+        Sql::new("UPDATE main.reprocess_seq SET blurred = ")
+            .bind(last)
+            .text(" WHERE t = ")
+            .bind(self.t)
+            .execute(connection, WRITE)
+            .await?;
         Sql::new("DELETE FROM main.reprocess_foreign WHERE t = ")
             .bind(self.t)
             .execute(connection, WRITE)

@@ -175,10 +175,8 @@ impl Sim {
             };
             parked.into_iter().for_each(std::task::Waker::wake);
             let life = self.lives[actor].as_mut()?;
-            let world = &self.world;
             let ended = poll_fn(|cx| match life.as_mut().poll(cx) {
                 Poll::Ready(result) => Poll::Ready(Some(result)),
-                Poll::Pending if world.lock().in_flight => Poll::Pending,
                 Poll::Pending => Poll::Ready(None),
             })
             .await;

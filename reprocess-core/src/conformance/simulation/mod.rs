@@ -28,6 +28,7 @@ use arrow_array::RecordBatch;
 use arrow_schema::SchemaRef;
 use async_trait::async_trait;
 
+use crate::domain::ids::TableVersion;
 use crate::domain::job::TableSpec;
 use crate::domain::scope::Scope;
 use crate::error::Result;
@@ -56,8 +57,11 @@ pub trait Backend: Send + Sync {
     /// The history is over.
     async fn close(&self);
 
-    /// Whether readers answer for versions that are no longer current.
-    fn keeps_versions(&self) -> bool;
+    /// Whether a version stands for no moment, but for whatever is there when it is used.
+    fn is_live(&self, version: &TableVersion) -> bool {
+        let _ = version;
+        false
+    }
 }
 
 /// An output table of a backend.

@@ -28,8 +28,6 @@ type Left = (Scope, Vec<Row>);
 #[derive(Default)]
 pub(super) struct Model {
     tables: BTreeMap<TableId, Content>,
-    /// Whether a reader answers for old versions of a table.
-    pub(super) keeps_versions: bool,
     versions: BTreeMap<(TableId, TableVersion), Content>,
     slices: BTreeMap<(TableId, Slice, PartitionVersion), Vec<Row>>,
     bases: BTreeMap<(TableId, PartitionKey, PartitionVersion), (usize, Vec<Row>)>,
@@ -95,10 +93,11 @@ impl Model {
         version: &TableVersion,
         slice: &Slice,
         content: &PartitionVersion,
+        live: bool,
     ) -> Law {
-        let then = match self.keeps_versions {
-            true => self.versions.get(&(table.clone(), version.clone())).cloned(),
-            false => Some(self.content(table)),
+        let then = match live {
+            true => Some(self.content(table)),
+            false => self.versions.get(&(table.clone(), version.clone())).cloned(),
         };
         let Some(then) = then else { return Ok(()) };
         let rows: Vec<_> = then.iter().filter(|row| row.within(slice)).cloned().collect();

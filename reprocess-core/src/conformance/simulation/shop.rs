@@ -77,7 +77,8 @@ impl Shop {
     pub(super) fn engine(&self, port: &Port) -> Result<Engine> {
         let mut host = Host::new("sim");
         let reader = |inner: &Arc<dyn crate::ports::reader::SnapshotReader>| {
-            Arc::new(SimReader { port: port.clone(), inner: Arc::clone(inner) })
+            let (inner, backend) = (Arc::clone(inner), Arc::clone(&self.backend));
+            Arc::new(SimReader { port: port.clone(), inner, backend })
         };
         host.add_source(spec("orders"), reader(&self.orders))?;
         for (name, table) in &self.outputs {

@@ -1,5 +1,6 @@
 //! Readers and writers with a gate before every call, which tell the model what they saw.
 
+use std::fmt;
 use std::sync::Arc;
 
 use arrow_array::RecordBatch;
@@ -7,6 +8,7 @@ use arrow_schema::SchemaRef;
 use async_trait::async_trait;
 use futures::{StreamExt, TryStreamExt, stream};
 
+use super::Backend;
 use super::gate::{Port, State};
 use super::ledger::SimLedger;
 use super::plant::Plant;
@@ -26,10 +28,16 @@ use crate::ports::writer::{
 };
 
 /// A reader behind a gate.
-#[derive(Debug)]
 pub(super) struct SimReader {
     pub(super) port: Port,
     pub(super) inner: Arc<dyn SnapshotReader>,
+    pub(super) backend: Arc<dyn Backend>,
+}
+
+impl fmt::Debug for SimReader {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SimReader").field("inner", &self.inner).finish_non_exhaustive()
+    }
 }
 
 #[async_trait]
@@ -56,9 +64,10 @@ impl SnapshotReader for SimReader {
         version: &TableVersion,
         slices: &[Slice],
     ) -> Result<Vec<PartitionVersion>> {
+        let live = self.backend.is_live(version);
         let saw = |state: &mut State, answer: &Result<Vec<PartitionVersion>>| {
             for (slice, content) in slices.iter().zip(answer.iter().flatten()) {
-                if let Err(law) = state.model.saw_slice(self.inner.table(), version, slice, content) {
+                if let Err(law) = state.model.saw_slice(self.inner.table(), version, slice, content, live) {
                     state.breaks(law);
                 }
             }

@@ -51,10 +51,6 @@ impl Backend for Memory {
     }
 
     async fn close(&self) {}
-
-    fn keeps_versions(&self) -> bool {
-        true
-    }
 }
 
 fn memory() -> Simulation {
