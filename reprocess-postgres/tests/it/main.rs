@@ -1,0 +1,5 @@
+//! Tests of the PostgreSQL backend from outside, in one binary.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod connect;
+mod server;

@@ -1,0 +1,109 @@
+//! A database of its own for each test, on the server of `REPROCESS_TEST_POSTGRES`.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use reprocess_postgres::{PostgresConfig, PostgresDatabase};
+use sqlx::postgres::PgConnectOptions;
+use sqlx::{AssertSqlSafe, ConnectOptions, Connection, Executor, PgConnection};
+
+/// How often a name that another process took is replaced by the next.
+const TRIES: u32 = 1_000;
+
+static NUMBER: AtomicU32 = AtomicU32::new(0);
+
+/// A database, which goes as the test ends well.
+pub(crate) struct TestDatabase {
+    name: String,
+    address: String,
+}
+
+impl TestDatabase {
+    pub(crate) async fn fresh() -> Self {
+        let mut server = open(&server()).await;
+        for _ in 0..TRIES {
+            let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+            let name = format!("reprocess_test_{}_{number}", std::process::id());
+            let create = format!("CREATE DATABASE {name} TEMPLATE template0 ENCODING 'UTF8'");
+            match server.execute(AssertSqlSafe(create)).await {
+                Ok(_) => return Self { address: in_database(&name), name },
+                Err(error) => assert!(error.to_string().contains("already exists"), "{error}"),
+            }
+        }
+        panic!("no name for a database is free");
+    }
+
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
+    pub(crate) fn address(&self) -> &str {
+        &self.address
+    }
+
+    /// A handle of its own, as another process would have.
+    pub(crate) async fn connect(&self) -> PostgresDatabase {
+        PostgresConfig::new().connect(&self.address).await.unwrap()
+    }
+
+    /// A connection without anything of ours.
+    pub(crate) async fn raw(&self) -> PgConnection {
+        open(&self.address).await
+    }
+
+    /// Runs statements.
+    pub(crate) async fn execute(&self, sql: &str) {
+        let mut raw = self.raw().await;
+        raw.execute(AssertSqlSafe(sql.to_owned())).await.unwrap();
+        raw.close().await.unwrap();
+    }
+
+    /// The address for a new role, of which the statements say `{role}`.
+    pub(crate) async fn role(&self, sql: &str) -> String {
+        let role = format!("{}_role", self.name);
+        self.execute(&format!(
+            "CREATE ROLE {role} LOGIN PASSWORD 'its word'; {}",
+            sql.replace("{role}", &role)
+        ))
+        .await;
+        let options: PgConnectOptions = self.address.parse().unwrap();
+        options.username(&role).password("its word").to_url_lossy().to_string()
+    }
+}
+
+impl Drop for TestDatabase {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("the database {} is kept", self.name);
+            return;
+        }
+        let name = self.name.clone();
+        let dropping = std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            runtime.block_on(async {
+                let mut server = open(&server()).await;
+                let drop = format!("DROP DATABASE {name} WITH (FORCE); DROP ROLE IF EXISTS {name}_role");
+                for statement in drop.split("; ") {
+                    server.execute(AssertSqlSafe(statement.to_owned())).await.unwrap();
+                }
+            });
+        });
+        dropping.join().unwrap();
+    }
+}
+
+fn server() -> String {
+    let address = std::env::var("REPROCESS_TEST_POSTGRES");
+    address.expect(
+        "REPROCESS_TEST_POSTGRES is not set: `scripts/test postgres` starts a server and runs these tests",
+    )
+}
+
+/// The address of another database of the server.
+pub(crate) fn in_database(name: &str) -> String {
+    let options: PgConnectOptions = server().parse().unwrap();
+    options.database(name).to_url_lossy().to_string()
+}
+
+async fn open(address: &str) -> PgConnection {
+    PgConnection::connect(address).await.unwrap()
+}
