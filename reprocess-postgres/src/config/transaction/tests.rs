@@ -1,8 +1,7 @@
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::pin::pin;
-use std::task::Context;
+use std::task::Poll;
 
-use futures::task::noop_waker;
 use reprocess_core::ErrorKind;
 
 use crate::config::{PostgresConfig, PostgresDatabase};
@@ -31,16 +30,17 @@ async fn seen(db: &PostgresDatabase) -> Vec<i64> {
     rows.into_iter().map(|(number,)| number).collect()
 }
 
-/// Polls so often, letting the server answer between, and drops.
-async fn dropped_after<T>(polls: usize, future: impl Future<Output = T>) -> bool {
-    let mut future = pin!(future);
-    for _ in 0..polls {
-        if future.as_mut().poll(&mut Context::from_waker(&noop_waker())).is_ready() {
-            return true;
+/// Whether it ended before it was polled so often, and dropped.
+async fn ended_within<T>(polls: usize, future: impl Future<Output = T>) -> bool {
+    let (mut future, mut left) = (pin!(future), polls);
+    poll_fn(|context| {
+        if left == 0 {
+            return Poll::Ready(false);
         }
-        tokio::time::sleep(std::time::Duration::from_millis(2)).await;
-    }
-    false
+        left -= 1;
+        future.as_mut().poll(context).map(|_| true)
+    })
+    .await
 }
 
 #[tokio::test]
@@ -50,11 +50,37 @@ async fn a_begin_that_is_dropped_at_any_await_leaves_the_next_transaction_whole(
     let db = narrow(&database).await;
     let mut number = 0;
     for polls in 0.. {
-        let ended = dropped_after(polls, db.begin()).await;
+        let ended = ended_within(polls, db.begin()).await;
         number += 1;
         insert(&db, number).await;
         let written = seen(&narrow(&database).await).await;
         assert_eq!(written.last(), Some(&number), "dropped after {polls} polls: another sees no row");
+        if ended {
+            return;
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_transaction_that_is_dropped_at_any_await_writes_nothing_or_all() {
+    let database = TestDatabase::fresh().await;
+    database.execute("CREATE TABLE seen (number bigint)").await;
+    let db = database.connect().await;
+    for polls in 0.. {
+        let ended = ended_within(polls, async {
+            let mut tx = db.begin().await.unwrap();
+            for number in [1, 2] {
+                let insert = Statement::new("INSERT INTO public.seen VALUES ($1)").bind(number);
+                insert.execute(&mut tx, "insert").await.unwrap();
+            }
+            tx.commit().await.unwrap();
+        })
+        .await;
+        let mut tx = db.begin().await.unwrap();
+        let locked = Statement::new("LOCK TABLE public.seen").execute(&mut tx, "lock").await;
+        locked.expect("nobody holds a lock");
+        tx.commit().await.unwrap();
+        assert_eq!(seen(&db).await.len() % 2, 0, "half was written");
         if ended {
             return;
         }
