@@ -1,6 +1,6 @@
 //! The backend of reprocess in PostgreSQL 15 and later: tables and ledger in one database, shared by many machines.
 //!
-//! [`PostgresDatabase`] is the database.
+//! [`PostgresDatabase`] is the database, [`PostgresLedger`] the ledger.
 //!
 //! What is ours is kept in a schema of its own, with a version of its own: no migration of the host sees it. Nothing
 //! outlives a transaction, no lock, no setting and no prepared statement, so that a pooler such as PgBouncer may stand
@@ -8,10 +8,12 @@
 
 mod config;
 mod error;
+mod ledger;
 mod schema;
 mod sql;
 
 pub use config::{PostgresConfig, PostgresDatabase};
+pub use ledger::PostgresLedger;
 
 #[cfg(test)]
 extern crate self as reprocess_postgres;
