@@ -1,0 +1,8 @@
+//! The ledger in PostgreSQL: agreement with the ledger in memory, and what only a server has. The laws of the port are in
+//! the conformance suite.
+
+mod clock;
+mod fixtures;
+mod random;
+mod together;
+mod transaction;
