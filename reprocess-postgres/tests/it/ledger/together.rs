@@ -1,6 +1,7 @@
 //! Many machines at once, each with connections of its own.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use reprocess_core::domain::ids::BackfillId;
 use reprocess_core::domain::plan::TaskId;
@@ -8,9 +9,21 @@ use reprocess_core::ports::ledger::{
     BackfillState, Leave, LedgerReader, RunLedger, Submitted, TaskFinish, TaskState, Transition,
 };
 
+use reprocess_postgres::PostgresLedger;
+use tokio::sync::Barrier;
+
 use super::fixtures::*;
 use crate::server::TestDatabase;
 use BackfillState::{Approved, Cancelled, Planned, Running};
+
+/// So many handles that have been used, and where those who use them wait for each other.
+async fn machines<const N: usize>(database: &TestDatabase) -> ([PostgresLedger; N], Arc<Barrier>) {
+    let mut ledgers = Vec::new();
+    for _ in 0..N {
+        ledgers.push(open(database).await);
+    }
+    (ledgers.try_into().unwrap(), Arc::new(Barrier::new(N)))
+}
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn of_two_overlapping_plans_submitted_at_once_one_is_filed() {
@@ -112,12 +125,14 @@ async fn workers_never_claim_more_than_the_cap() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn of_leases_taken_at_once_on_overlapping_scopes_one_is_given() {
     let database = TestDatabase::fresh().await;
+    let (ledgers, start) = machines::<4>(&database).await;
     let mut racing = Vec::new();
-    for holder in 0..4 {
-        let ledger = open_by_server(&database).await;
+    for (holder, ledger) in ledgers.into_iter().enumerate() {
+        let start = Arc::clone(&start);
         racing.push(tokio::spawn(async move {
             let mut given = Vec::new();
             for turn in 1..=50_i64 {
+                start.wait().await;
                 let turn = day(1).and("turn", turn);
                 let scope = if holder % 2 == 0 { scope(&turn) } else { scope(&turn.and("country", "FR")) };
                 let holder = format!("h{holder}").as_str().into();
@@ -172,27 +187,33 @@ async fn positions_become_visible_in_their_order() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn of_one_commit_told_by_many_at_once_one_row_is_left() {
     let database = TestDatabase::fresh().await;
-    let reader = open(&database).await;
-    for round in 1..=10 {
-        let mut telling = Vec::new();
-        for _ in 0..4 {
-            let (ledger, run) = (open(&database).await, format!("r{round}"));
-            telling.push(tokio::spawn(async move { finished(&ledger, record(&run, &day(1))).await }));
-        }
-        for one in telling {
-            one.await.unwrap();
-        }
-        assert_eq!(reader.position().await.unwrap(), round);
+    let (ledgers, start) = machines::<4>(&database).await;
+    let reader = ledgers[0].clone();
+    let telling = ledgers.map(|ledger| {
+        let start = Arc::clone(&start);
+        tokio::spawn(async move {
+            for round in 1..=20 {
+                start.wait().await;
+                finished(&ledger, record(&format!("r{round}"), &day(1))).await;
+                start.wait().await;
+                assert_eq!(ledger.position().await.unwrap(), round);
+            }
+        })
+    });
+    for one in telling {
+        one.await.unwrap();
     }
+    assert_eq!(reader.history(&TABLE.into(), &day(1), 99).await.unwrap().len(), 20);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn of_events_with_one_key_that_are_committed_at_once_one_is_sent() {
     let database = TestDatabase::fresh().await;
-    let ledger = open(&database).await;
+    let (ledgers, start) = machines::<8>(&database).await;
+    let ledger = ledgers[0].clone();
     let mut ending = Vec::new();
-    for number in 0..8 {
-        let ledger = open(&database).await;
+    for (number, ledger) in ledgers.into_iter().enumerate() {
+        let start = Arc::clone(&start);
         ending.push(tokio::spawn(async move {
             let told = entry(
                 TaskFinish { deliver: true, ..finish(vec![record(&format!("r{number}"), &day(1))]) },
@@ -200,6 +221,7 @@ async fn of_events_with_one_key_that_are_committed_at_once_one_is_sent() {
             );
             let staged = reprocess_core::ports::writer::StagedId { stamp: told.stamp.clone(), attempt: 1 };
             ledger.prepare_deliveries(&staged, None, &[mail("invoice 7")], at(1)).await.unwrap();
+            start.wait().await;
             ledger.finish(&commit("1", &told, 1), &[told]).await.unwrap();
         }));
     }
