@@ -32,7 +32,8 @@ pub struct PostgresConfig {
     /// How long one lock is waited for, in milliseconds; after it the error is `Unavailable`. 0 for ever.
     pub lock_timeout_ms: u32,
     /// How long the server lets one of our transactions wait for its client, in milliseconds; then it rolls the
-    /// transaction back and closes the connection, so that a client that hangs holds no lock. 0 for ever.
+    /// transaction back and closes the connection, so that a client that hangs holds no lock. Shorter than the wait for
+    /// a lock, so that those who wait outlast him. 0 for ever.
     pub idle_timeout_ms: u32,
     /// How many rows a batch has at the most.
     pub batch_rows: usize,
@@ -46,7 +47,7 @@ impl Default for PostgresConfig {
             connect_timeout_ms: 30_000,
             statement_timeout_ms: 3_600_000,
             lock_timeout_ms: 30_000,
-            idle_timeout_ms: 60_000,
+            idle_timeout_ms: 20_000,
             batch_rows: 8_192,
         }
     }

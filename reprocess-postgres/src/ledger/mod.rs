@@ -338,3 +338,6 @@ impl RunLedger for PostgresLedger {
         Ok(answer)
     }
 }
+
+#[cfg(test)]
+mod tests;

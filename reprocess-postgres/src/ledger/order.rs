@@ -4,14 +4,20 @@
 //! position may not become visible while a smaller one is still on its way: who writes rows holds the lock until its
 //! transaction ends. Numbers are given under the lock, without gaps.
 
-use reprocess_core::Result;
+use reprocess_core::{Error, Result};
 
 use super::Session;
 
-/// Waits until nobody else writes what is ordered. A statement of its own, so that the next ones see what he wrote.
+/// Waits until nobody else writes what is ordered. A statement of its own, so that the next ones see what he wrote;
+/// under a stricter level than READ COMMITTED, which a host may have begun, they would not.
 pub(super) async fn lock(s: &mut Session<'_>) -> Result<()> {
-    let lock = s.sql("SELECT 1 FROM reprocess.ledger FOR NO KEY UPDATE");
-    lock.execute(s.conn(), "wait for its turn to write the ledger").await?;
+    let lock =
+        s.sql("SELECT current_setting('transaction_isolation') FROM reprocess.ledger FOR NO KEY UPDATE");
+    let (level,): (String,) = lock.one(s.conn(), "wait for its turn to write the ledger").await?;
+    if level != "read committed" {
+        return Err(Error::invalid(format!("a commit cannot be recorded in a transaction that is {level}"))
+            .with_advice("begin it with ISOLATION LEVEL READ COMMITTED"));
+    }
     Ok(())
 }
 

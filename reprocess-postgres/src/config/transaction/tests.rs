@@ -118,7 +118,7 @@ async fn a_transaction_is_what_it_says_whatever_the_role_was_given() {
     let settings: Shown = Statement::new(shown).one(&mut tx, "look").await.unwrap();
     tx.rollback().await.unwrap();
     let words = |(a, b, c, d, e, f, g): Shown| [a, b, c, d, e, f, g];
-    assert_eq!(words(settings), ["read committed", "off", "on", "UTC", "1h", "1500ms", "1min"]);
+    assert_eq!(words(settings), ["read committed", "off", "on", "UTC", "1h", "1500ms", "20s"]);
     let mut tx = db.begin_read().await.unwrap();
     let settings: Shown = Statement::new(shown).one(&mut tx, "look").await.unwrap();
     assert_eq!(words(settings)[..2], ["repeatable read", "on"]);

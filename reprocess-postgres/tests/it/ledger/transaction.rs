@@ -119,6 +119,23 @@ async fn a_commit_and_its_row_are_one_transaction() {
 }
 
 #[tokio::test]
+async fn a_transaction_of_a_stricter_level_is_refused() {
+    let database = TestDatabase::fresh().await;
+    let ledger = open(&database).await;
+    let told = entry(finish(vec![record("r1", &day(1))]), 1);
+    let mut raw = database.raw().await;
+    for level in ["REPEATABLE READ", "SERIALIZABLE"] {
+        let begin = sqlx::AssertSqlSafe(format!("BEGIN ISOLATION LEVEL {level}"));
+        let mut tx = raw.begin_with(begin).await.unwrap();
+        let answer = ledger.finish_in(&mut tx, &commit("1", &told, 1), std::slice::from_ref(&told)).await;
+        let error = answer.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Invalid);
+        assert!(error.to_string().contains(&level.to_lowercase()), "{error}");
+        tx.rollback().await.unwrap();
+    }
+}
+
+#[tokio::test]
 async fn a_commit_whose_claim_has_passed_on_is_refused_in_its_transaction() {
     let database = TestDatabase::fresh().await;
     let ledger = open(&database).await;
