@@ -24,6 +24,7 @@ mod schema;
 mod stale;
 mod task;
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -129,7 +130,7 @@ impl PostgresLedger {
     }
 
     fn session<'c>(&'c self, connection: &'c mut PgConnection) -> Session<'c> {
-        Session { connection, schema: self.db.schema() }
+        Session { connection, schema: self.db.schema(), shapes: BTreeMap::new() }
     }
 
     /// The instant that decides what has run out; `None` for that of the server.
@@ -143,6 +144,9 @@ impl PostgresLedger {
 struct Session<'c> {
     connection: &'c mut PgConnection,
     schema: &'c Schema,
+    /// The shapes of the tables that were asked for. Others may add some meanwhile, but no row under them that this
+    /// transaction should see: it holds the lock under which such rows are written.
+    shapes: BTreeMap<TableId, Vec<place::Shape>>,
 }
 
 impl Session<'_> {

@@ -3,9 +3,9 @@
 //! A table has keys of few shapes: sets of columns that they bind. Within one shape, the keys that agree with another
 //! key are one text, or a range of texts, or in the worst case those of a range that contain certain segments.
 
-use reprocess_core::Result;
 use reprocess_core::domain::ids::TableId;
 use reprocess_core::domain::partition::PartitionKey;
+use reprocess_core::{Error, Result};
 
 use super::Session;
 use super::row::{json, parsed};
@@ -82,35 +82,45 @@ fn sorted(key: &PartitionKey) -> PartitionKey {
 
 /// The shapes that keys of a table have had.
 pub(super) async fn shapes(s: &mut Session<'_>, table: &TableId) -> Result<Vec<Shape>> {
+    if let Some(known) = s.shapes.get(table) {
+        return Ok(known.clone());
+    }
     let found: Vec<(i64, String)> = s
         .sql("SELECT shape, columns FROM reprocess.shape WHERE table_id = $1 ORDER BY shape")
         .bind(table.as_str())
         .all(s.conn(), "read the shapes of keys")
         .await?;
-    found.into_iter().map(|(id, columns)| Ok(Shape { id, columns: parsed(&columns)? })).collect()
+    let shape = |(id, columns): (i64, String)| Ok(Shape { id, columns: parsed(&columns)? });
+    let shapes = found.into_iter().map(shape).collect::<Result<Vec<_>>>()?;
+    s.shapes.insert(table.clone(), shapes.clone());
+    Ok(shapes)
 }
 
 /// The number of the shape of a key, which is new where no key of the table had it.
 pub(super) async fn shape_of(s: &mut Session<'_>, table: &TableId, key: &PartitionKey) -> Result<i64> {
     let key = sorted(key);
-    let columns = json(&key.bound().map(|(column, _)| column).collect::<Vec<_>>())?;
-    let known = "SELECT shape FROM reprocess.shape WHERE table_id = $1 AND columns = $2";
+    let columns: Vec<_> = key.bound().map(|(column, _)| column.to_owned()).collect();
+    if let Some(shape) = shapes(s, table).await?.iter().find(|shape| shape.columns == columns) {
+        return Ok(shape.id);
+    }
+    let text = json(&columns)?;
     let added = "INSERT INTO reprocess.shape (table_id, columns) VALUES ($1, $2) ON CONFLICT DO NOTHING
         RETURNING shape";
-    // Where another adds it meanwhile, the insert waits for him, and the third statement sees his row.
-    for sql in [known, added, known] {
+    let known = "SELECT shape FROM reprocess.shape WHERE table_id = $1 AND columns = $2";
+    // Where another adds it meanwhile, the insert waits for him, and the next statement sees his row.
+    for sql in [added, known] {
         let shape: Option<(i64,)> = s
             .sql(sql)
             .bind(table.as_str())
-            .bind(columns.as_str())
+            .bind(text.as_str())
             .first(s.conn(), "number a shape of keys")
             .await?;
-        if let Some((shape,)) = shape {
-            return Ok(shape);
+        if let Some((id,)) = shape {
+            s.shapes.entry(table.clone()).or_default().push(Shape { id, columns });
+            return Ok(id);
         }
     }
-    Err(reprocess_core::Error::internal("a shape of keys that is there is not found")
-        .with_context("table", table))
+    Err(Error::internal("a shape of keys that is there is not found").with_context("table", table))
 }
 
 /// Shape and text of every key that covers this one, as far as keys of the table have had that shape.

@@ -174,13 +174,14 @@ async fn current(
     Ok(rows)
 }
 
-/// The newest rows of a place.
+/// The newest rows of a place, which is searched first: there are few rows of one key, and many of its shape.
 pub(super) const HISTORY: &str = concat!(
-    "SELECT k.position, k.record::text FROM ",
+    "WITH found AS MATERIALIZED (SELECT k.position FROM ",
     places!(),
     " JOIN reprocess.run AS k ON ",
     at_place!(),
-    " ORDER BY k.position DESC LIMIT $5"
+    "), newest AS MATERIALIZED (SELECT position FROM found ORDER BY position DESC LIMIT $5)
+     SELECT r.position, r.record::text FROM newest JOIN reprocess.run AS r ON r.position = newest.position"
 );
 
 /// The same where the place is every key of a shape, without looking at each.
