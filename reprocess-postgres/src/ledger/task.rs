@@ -352,12 +352,17 @@ pub(super) const PROGRESS: &str = "
     SELECT state, count(*), count(finished_at - started_at),
         coalesce(sum(greatest(0, trunc(extract(epoch FROM finished_at - started_at) * 1000))), 0)::bigint
     FROM reprocess.task
-    WHERE backfill = $1 AND generation = (SELECT max(generation) FROM reprocess.backfill WHERE id = $1)
+    WHERE state = ANY ($2::text[]) AND backfill = $1
+        AND generation = (SELECT max(generation) FROM reprocess.backfill WHERE id = $1)
     GROUP BY state";
 
 pub(super) async fn progress(s: &mut Session<'_>, id: &BackfillId) -> Result<Progress> {
-    let rows: Vec<(String, i64, i64, i64)> =
-        s.sql(PROGRESS).bind(id.as_str()).all(s.conn(), "count the tasks of a backfill").await?;
+    let rows: Vec<(String, i64, i64, i64)> = s
+        .sql(PROGRESS)
+        .bind(id.as_str())
+        .bind(TaskState::ALL.map(|state| state.name().to_owned()).to_vec())
+        .all(s.conn(), "count the tasks of a backfill")
+        .await?;
     let mut progress = Progress::default();
     for (state, tasks, timed, busy) in rows {
         let state: TaskState = from_word(&state)?;

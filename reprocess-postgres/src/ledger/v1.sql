@@ -85,7 +85,9 @@ CREATE TABLE reprocess.task (
 
 CREATE INDEX task_ready ON reprocess.task (backfill, generation, no) WHERE state = 'pending' AND waiting = 0;
 CREATE INDEX task_claimed ON reprocess.task (backfill, generation, expires_at) WHERE state = 'claimed';
-CREATE INDEX task_progress ON reprocess.task (backfill, generation, state) INCLUDE (started_at, finished_at);
+-- The state first: before the table is analysed, an index that begins as the primary key does would be taken for it, and
+-- each foreign key that is checked would read all tasks of the backfill.
+CREATE INDEX task_progress ON reprocess.task (state, backfill, generation) INCLUDE (started_at, finished_at);
 
 CREATE TABLE reprocess.task_after (
     backfill      text    NOT NULL COLLATE "C",
