@@ -42,7 +42,8 @@ impl TestDatabase {
 
     /// A handle of its own, as another process would have.
     pub(crate) async fn connect(&self) -> PostgresDatabase {
-        PostgresConfig::new().connect(&self.address).await.unwrap()
+        let pooled = pooled(&self.name);
+        PostgresConfig::new().connect(pooled.as_deref().unwrap_or(&self.address)).await.unwrap()
     }
 
     /// A connection without anything of ours.
@@ -89,6 +90,12 @@ impl Drop for TestDatabase {
         });
         dropping.join().unwrap();
     }
+}
+
+/// The address of the pooler in front of the server, in transaction mode, where `scripts/test` has started one.
+fn pooled(name: &str) -> Option<String> {
+    let pooler: PgConnectOptions = std::env::var("REPROCESS_TEST_PGBOUNCER").ok()?.parse().unwrap();
+    Some(pooler.database(name).to_url_lossy().to_string())
 }
 
 fn server() -> String {
