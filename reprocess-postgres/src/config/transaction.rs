@@ -2,7 +2,7 @@
 
 use std::ops::{Deref, DerefMut};
 
-use reprocess_core::Result;
+use reprocess_core::{ErrorKind, Result};
 use sqlx::pool::PoolConnection;
 use sqlx::{AssertSqlSafe, PgConnection, PgPool, Postgres, raw_sql};
 
@@ -32,7 +32,13 @@ impl Tx {
     /// An error does not say that nothing was committed: the answer may have been lost.
     pub(crate) async fn commit(mut self) -> Result<()> {
         // A COMMIT after a statement that failed rolls back and answers as if all was well; another statement fails.
-        self.run("SELECT 1; COMMIT".to_owned()).await.doing("commit")?;
+        let committed = self.run("SELECT 1; COMMIT".to_owned()).await.doing("commit");
+        committed.map_err(|error| match error.kind() {
+            ErrorKind::Unavailable => {
+                error.with_advice("it may have been committed: look before you try again")
+            }
+            _ => error,
+        })?;
         self.open = false;
         Ok(())
     }

@@ -8,8 +8,8 @@
 //! - Submissions, and leases of one table: an advisory lock of the transaction.
 //!
 //! A commit of a table in the same database records itself by [`PostgresLedger::finish_in`], as the last thing before it
-//! is committed. Locks are taken in the order of this list, and claims pass over rows that are locked, so that no two
-//! wait for each other.
+//! is committed; it checks its fence before. Locks are taken in the order of this list, and claims pass over rows that
+//! are locked, so that no two wait for each other.
 
 mod backfill;
 mod delivery;

@@ -103,11 +103,17 @@ pub(super) async fn shape_of(s: &mut Session<'_>, table: &TableId, key: &Partiti
     if let Some(shape) = shapes(s, table).await?.iter().find(|shape| shape.columns == columns) {
         return Ok(shape.id);
     }
+    // One at a time adds shapes to a table, so that no two wait for shapes that the other has added.
+    s.sql("SELECT pg_advisory_xact_lock(hashtextextended('reprocess shape ' || $1 || ' ' || $2, 0))")
+        .bind(s.schema.name())
+        .bind(table.as_str())
+        .execute(s.conn(), "wait for its turn to number a shape of keys")
+        .await?;
     let text = json(&columns)?;
     let added = "INSERT INTO reprocess.shape (table_id, columns) VALUES ($1, $2) ON CONFLICT DO NOTHING
         RETURNING shape";
     let known = "SELECT shape FROM reprocess.shape WHERE table_id = $1 AND columns = $2";
-    // Where another adds it meanwhile, the insert waits for him, and the next statement sees his row.
+    // Another may have added it before.
     for sql in [added, known] {
         let shape: Option<(i64,)> = s
             .sql(sql)

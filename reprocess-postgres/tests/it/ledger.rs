@@ -3,6 +3,7 @@
 
 mod clock;
 mod fixtures;
+mod lost;
 mod random;
 mod together;
 mod transaction;

@@ -3,4 +3,5 @@
 
 mod connect;
 mod ledger;
+mod proxy;
 mod server;

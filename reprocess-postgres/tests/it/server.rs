@@ -19,11 +19,20 @@ pub(crate) struct TestDatabase {
 
 impl TestDatabase {
     pub(crate) async fn fresh() -> Self {
+        Self::made_with("").await
+    }
+
+    /// One whose texts are in another order than that of their bytes.
+    pub(crate) async fn in_order_of_words() -> Self {
+        Self::made_with("LOCALE_PROVIDER icu ICU_LOCALE 'en-US'").await
+    }
+
+    async fn made_with(options: &str) -> Self {
         let mut server = open(&server()).await;
         for _ in 0..TRIES {
             let number = NUMBER.fetch_add(1, Ordering::Relaxed);
             let name = format!("reprocess_test_{}_{number}", std::process::id());
-            let create = format!("CREATE DATABASE {name} TEMPLATE template0 ENCODING 'UTF8'");
+            let create = format!("CREATE DATABASE {name} TEMPLATE template0 ENCODING 'UTF8' {options}");
             match server.execute(AssertSqlSafe(create)).await {
                 Ok(_) => return Self { address: in_database(&name), name },
                 Err(error) => assert!(error.to_string().contains("already exists"), "{error}"),

@@ -34,7 +34,11 @@ async fn a_database_answers_as_memory_does() {
         let replay = format!(
             "REPROCESS_SEED={seed} cargo test -p reprocess-postgres a_database_answers_as_memory_does"
         );
-        let database = TestDatabase::fresh().await;
+        // Ranges of keys go by their bytes, whatever the order of the database.
+        let database = match seed % 2 {
+            0 => TestDatabase::in_order_of_words().await,
+            _ => TestDatabase::fresh().await,
+        };
         let mut both = Both::new(MemoryLedger::new(), open(&database).await, seed);
         for _ in 0..3 {
             both.submit().await;
