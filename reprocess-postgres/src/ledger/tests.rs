@@ -11,6 +11,7 @@ use reprocess_core::ports::ledger::{LedgerReader, RunRecord, TaskFinish};
 use serde_json::json;
 
 use super::*;
+use crate::config::PostgresConfig;
 use crate::server::TestDatabase;
 use crate::sql::Arg;
 
@@ -63,6 +64,22 @@ fn template() -> String {
     });
     let record: RunRecord = serde_json::from_value(record).unwrap();
     serde_json::to_string(&record).unwrap()
+}
+
+#[tokio::test]
+async fn a_machine_that_hangs_in_its_commit_is_put_out_and_the_others_go_on() {
+    let database = TestDatabase::fresh().await;
+    let config = PostgresConfig::new().with_idle_timeout_ms(100);
+    let hanging = PostgresLedger::open(config.connect(database.address()).await.unwrap()).await.unwrap();
+    let other = PostgresLedger::open(database.connect().await).await.unwrap();
+    let entries: Vec<_> = (0..2).map(entry).collect();
+    let mut tx = hanging.db.begin().await.unwrap();
+    hanging.finish_on(&mut tx, &committed(&entries[..1]), &entries[..1]).await.unwrap();
+    other.finish(&committed(&entries[1..]), &entries[1..]).await.unwrap();
+    let error = tx.commit().await.unwrap_err();
+    assert!(error.is_retryable(), "{error}");
+    let rows = other.run(&RunId::from("new")).await.unwrap();
+    assert_eq!(rows.iter().map(|row| row.record.partition.clone()).collect::<Vec<_>>(), [day(1)]);
 }
 
 #[tokio::test]
