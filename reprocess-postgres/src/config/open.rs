@@ -16,7 +16,7 @@ const OLDEST_SERVER: i32 = 150_000;
 
 /// How often a server looks whether the client of a statement is still there. A future that is dropped closes its
 /// connection, and its statement should not go on for nobody.
-const LOOK_FOR_CLIENT: &str = "SET LOCAL client_connection_check_interval = '5s'";
+const LOOK_FOR_CLIENT: &str = "SET LOCAL client_connection_check_interval = '2s'";
 
 pub(super) async fn database(config: PostgresConfig, options: PgConnectOptions) -> Result<PostgresDatabase> {
     let schema = Schema::new(&config.schema)?;

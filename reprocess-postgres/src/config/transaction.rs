@@ -8,15 +8,16 @@ use sqlx::{AssertSqlSafe, PgConnection, PgPool, Postgres, raw_sql};
 
 use crate::error::Doing;
 
-/// A transaction. Where it is dropped before its end, at whatever await, its connection is closed, so that the server
-/// rolls it back.
+/// A transaction. Where it is dropped before its end, at whatever await or outside of any, its connection is closed, so
+/// that the server rolls it back.
 ///
 /// Those of sqlx give the connection back: a `begin` that is dropped leaves the next user in a transaction whose writes
 /// are never committed (<https://github.com/launchbadge/sqlx/issues/4393>), and a COPY that is dropped leaves answers
 /// which the next user takes for his own.
 #[derive(Debug)]
 pub(crate) struct Tx {
-    connection: PoolConnection<Postgres>,
+    /// There until it is dropped.
+    connection: Option<PoolConnection<Postgres>>,
     open: bool,
 }
 
@@ -24,7 +25,7 @@ impl Tx {
     /// Begins with these statements.
     pub(super) async fn begin(pool: &PgPool, statements: &str) -> Result<Self> {
         let connection = pool.acquire().await.doing("connect")?;
-        let mut tx = Self { connection, open: true };
+        let mut tx = Self { connection: Some(connection), open: true };
         tx.run(statements.to_owned()).await.doing("begin a transaction")?;
         Ok(tx)
     }
@@ -50,29 +51,34 @@ impl Tx {
     }
 
     async fn run(&mut self, statements: String) -> Result<(), sqlx::Error> {
-        raw_sql(AssertSqlSafe(statements)).execute(&mut *self.connection).await.map(|_| ())
+        raw_sql(AssertSqlSafe(statements)).execute(&mut **self).await.map(|_| ())
     }
 }
 
 impl Drop for Tx {
     fn drop(&mut self) {
-        if self.open {
-            self.connection.close_on_drop();
+        // Closes the socket at once; a farewell would need a runtime, and there may be none.
+        if let (true, Some(connection)) = (self.open, self.connection.take()) {
+            drop(connection.detach());
         }
     }
 }
 
+const THERE: &str = "a connection stays until it is dropped";
+
 impl Deref for Tx {
     type Target = PgConnection;
 
+    #[allow(clippy::expect_used, reason = "it is taken as it is dropped, and nowhere else")]
     fn deref(&self) -> &PgConnection {
-        &self.connection
+        self.connection.as_ref().expect(THERE)
     }
 }
 
 impl DerefMut for Tx {
+    #[allow(clippy::expect_used, reason = "it is taken as it is dropped, and nowhere else")]
     fn deref_mut(&mut self) -> &mut PgConnection {
-        &mut self.connection
+        self.connection.as_mut().expect(THERE)
     }
 }
 

@@ -149,3 +149,52 @@ async fn a_connection_that_the_server_ends_is_an_error_that_a_retry_can_mend() {
     drop(tx);
     db.begin().await.unwrap().commit().await.unwrap();
 }
+
+#[test]
+fn a_transaction_may_be_dropped_after_its_runtime() {
+    let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let first = runtime();
+    let (database, tx) = first.block_on(async {
+        let database = TestDatabase::fresh().await;
+        database.execute("CREATE TABLE seen (number bigint)").await;
+        let mut tx = database.connect().await.begin().await.unwrap();
+        let insert = Statement::new("INSERT INTO public.seen VALUES (1)");
+        insert.execute(&mut tx, "insert").await.unwrap();
+        (database, tx)
+    });
+    drop(first);
+    drop(tx);
+    runtime().block_on(async {
+        let db = database.connect().await;
+        let mut tx = db.begin().await.unwrap();
+        Statement::new("LOCK TABLE public.seen").execute(&mut tx, "lock").await.unwrap();
+        tx.commit().await.unwrap();
+        assert_eq!(seen(&db).await, [0_i64; 0]);
+    });
+}
+
+#[tokio::test]
+async fn a_statement_that_is_dropped_is_stopped_by_the_server() {
+    let database = TestDatabase::fresh().await;
+    let db = database.connect().await;
+    let running = async |pattern: &str| {
+        let mut tx = db.begin_read().await.unwrap();
+        let count = "SELECT count(*) FROM pg_stat_activity
+            WHERE datname = current_database() AND pid <> pg_backend_pid() AND state = 'active' AND query LIKE $1";
+        let (count,): (i64,) =
+            Statement::new(count).bind(pattern).one(&mut tx, "look for statements").await.unwrap();
+        tx.rollback().await.unwrap();
+        count
+    };
+    let mut tx = db.begin().await.unwrap();
+    let sleeping = tokio::spawn(async move {
+        Statement::new("SELECT pg_sleep(600)").execute(&mut tx, "sleep").await.unwrap();
+    });
+    while running("SELECT pg_sleep%").await == 0 {
+        tokio::task::yield_now().await;
+    }
+    sleeping.abort();
+    while running("SELECT pg_sleep%").await > 0 {
+        tokio::task::yield_now().await;
+    }
+}
