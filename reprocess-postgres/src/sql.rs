@@ -20,8 +20,9 @@ pub(crate) enum Arg {
     Integer(i64),
     Text(String),
     Instant(DateTime<Utc>),
-    /// A NULL whose type the statement says.
+    /// A NULL that is text until the statement says otherwise.
     Null,
+    NoFlag,
     NoInteger,
     NoText,
     NoInstant,
@@ -37,6 +38,7 @@ impl Arg {
             Self::Text(text) => arguments.add(without_nul(text)?),
             Self::Instant(at) => arguments.add(to_micros(at)),
             Self::Null | Self::NoText => arguments.add(None::<String>),
+            Self::NoFlag => arguments.add(None::<bool>),
             Self::NoInteger => arguments.add(None::<i64>),
             Self::NoInstant => arguments.add(None::<DateTime<Utc>>),
             Self::Integers(integers) => arguments.add(integers),
@@ -79,7 +81,7 @@ macro_rules! arg_from {
 }
 
 arg_from! {
-    bool => Flag, Null;
+    bool => Flag, NoFlag;
     i64 => Integer, NoInteger;
     i32 => Integer, NoInteger;
     u32 => Integer, NoInteger;
