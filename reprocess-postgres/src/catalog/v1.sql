@@ -60,16 +60,17 @@ CREATE TABLE reprocess.table_kept (
     PRIMARY KEY (kept, entry)
 );
 CREATE TABLE reprocess.table_staged (
-    n        bigint  NOT NULL GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
-    table_id text    NOT NULL,
-    digest   text    NOT NULL,
-    stamp    text    NOT NULL,
-    attempt  bigint  NOT NULL,
-    run      text    NOT NULL,
-    complete boolean NOT NULL,
-    layout   text    NOT NULL,
-    staged   text,
-    CHECK (complete = (staged IS NOT NULL))
+    n         bigint  NOT NULL GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    table_id  text    NOT NULL,
+    digest    text    NOT NULL,
+    stamp     text    NOT NULL,
+    attempt   bigint  NOT NULL,
+    run       text    NOT NULL,
+    complete  boolean NOT NULL,
+    layout    text    NOT NULL,
+    staged    text,
+    row_count bigint,
+    CHECK (complete = (staged IS NOT NULL AND row_count IS NOT NULL))
 );
 CREATE INDEX table_staged_by_stamp ON reprocess.table_staged (digest, attempt);
 CREATE INDEX table_staged_by_table ON reprocess.table_staged (table_id);

@@ -117,21 +117,26 @@ pub(super) fn read(bytes: &[u8], precision: u8, scale: u8) -> Option<Number> {
     Some(number.filter(|n| fits(*n, precision)).map_or(Number::TooLong, Number::Unscaled))
 }
 
-/// The groups times a power of ten; `None` where the result is no whole number of 256 bits.
-fn scaled(groups: impl Iterator<Item = u16>, exponent: i64) -> Option<i256> {
+/// The groups times a power of ten, that of the last group; `None` where the result is no whole number of 256 bits.
+fn scaled(groups: impl ExactSizeIterator<Item = u16>, exponent: i64) -> Option<i256> {
     let mut number = i256::ZERO;
+    let mut exponent = exponent + 4 * i64::try_from(groups.len()).ok()?;
     for group in groups {
-        number =
-            number.checked_mul(i256::from_i128(10_000))?.checked_add(i256::from_i128(i128::from(group)))?;
+        exponent -= 4;
+        // How many digits of the group stand behind the end of the number, where there may only be zeros.
+        let behind = u32::try_from((-exponent).clamp(0, 4)).ok()?;
+        let (kept, cut) = (group / 10_u16.pow(behind), group % 10_u16.pow(behind));
+        if cut != 0 {
+            return None;
+        }
+        number = number
+            .checked_mul(i256::from_i128(10_i128.pow(4 - behind)))?
+            .checked_add(i256::from_i128(i128::from(kept)))?;
     }
-    if number == i256::ZERO {
+    if number == i256::ZERO || exponent <= 0 {
         return Some(number);
     }
-    let power = i256::from_i128(10).checked_pow(u32::try_from(exponent.unsigned_abs()).ok()?)?;
-    if exponent >= 0 {
-        return number.checked_mul(power);
-    }
-    (number.checked_rem(power)? == i256::ZERO).then(|| number.checked_div(power))?
+    number.checked_mul(i256::from_i128(10).checked_pow(u32::try_from(exponent).ok()?)?)
 }
 
 fn fits(number: i256, precision: u8) -> bool {
@@ -183,6 +188,17 @@ mod tests {
             37,
             &[11, 0, 0, 37, 9, 9999, 9999, 9999, 9999, 9999, 9999, 9999, 9999, 9999, 9000],
         );
+    }
+
+    #[test]
+    fn the_longest_numbers_come_back_at_every_scale() {
+        let longest = i256::from_string(&"9".repeat(76)).unwrap();
+        for scale in 0..=76 {
+            for number in [longest, longest.wrapping_neg()] {
+                let bytes = written(number, 76, scale).unwrap();
+                assert_eq!(read(&bytes[4..], 76, scale), Some(Number::Unscaled(number)), "{scale}");
+            }
+        }
     }
 
     #[test]

@@ -38,6 +38,7 @@ pub(crate) struct Found {
     pub(crate) layout: Layout,
     /// The table of its rows, for statements.
     pub(crate) rows: String,
+    pub(crate) row_count: i64,
 }
 
 /// Looks for a complete set whose rows are there.
@@ -65,9 +66,9 @@ async fn look(
     lock: &str,
 ) -> Result<Option<Found>> {
     let schema = table.database().schema();
-    let row: Option<(i64, String, String)> = schema
+    let row: Option<(i64, String, String, i64)> = schema
         .sql(&format!(
-            "SELECT n, staged, layout FROM reprocess.table_staged
+            "SELECT n, staged, layout, row_count FROM reprocess.table_staged
              WHERE complete AND digest = $1 AND attempt = $2 AND table_id = $3 ORDER BY n DESC LIMIT 1 {lock}"
         ))
         .bind(stamp_digest(&id.stamp)?)
@@ -75,15 +76,15 @@ async fn look(
         .bind(table.spec().id.as_str())
         .first(connection, WHAT)
         .await?;
-    let Some((n, staged, layout)) = row else { return Ok(None) };
-    let (staged, layout): (Staged, _) = (from_json(&staged)?, from_json(&layout)?);
+    let Some((n, staged, layout, row_count)) = row else { return Ok(None) };
+    let (staged, layout) = (from_json(&staged)?, from_json(&layout)?);
     let rows = rows_name(schema, n);
     let (there,): (bool,) = Statement::new("SELECT to_regclass($1) IS NOT NULL")
         .bind(rows.as_str())
         .one(connection, WHAT)
         .await?;
-    let intact = there && (staged.rows() == 0 || has_rows(connection, &rows).await?);
-    Ok(intact.then_some(Found { n, staged, layout, rows }))
+    let intact = there && (row_count == 0 || has_rows(connection, &rows).await?);
+    Ok(intact.then_some(Found { n, staged, layout, rows, row_count }))
 }
 
 async fn has_rows(connection: &mut PgConnection, rows: &str) -> Result<bool> {
@@ -229,7 +230,7 @@ impl<'a> Staging<'a> {
     }
 
     /// Makes the set count, in place of an earlier one of its id.
-    pub(crate) async fn complete(self, staged: &Staged) -> Result<()> {
+    pub(crate) async fn complete(self, staged: &Staged, row_count: i64) -> Result<()> {
         let mut tx = self.table.database().begin().await?;
         let earlier = format!("n < $3 AND attempt = {}", self.id.attempt);
         remove(&mut tx, self.table, self.id, &earlier, self.n).await?;
@@ -237,9 +238,12 @@ impl<'a> Staging<'a> {
             .table
             .database()
             .schema()
-            .sql("UPDATE reprocess.table_staged SET complete = true, staged = $2 WHERE n = $1")
+            .sql(
+                "UPDATE reprocess.table_staged SET complete = true, staged = $2, row_count = $3 WHERE n = $1",
+            )
             .bind(self.n)
             .bind(to_json(staged)?)
+            .bind(row_count)
             .execute(&mut tx, WHAT)
             .await?;
         if found == 0 {

@@ -146,7 +146,7 @@ async fn apply_staged(
         let from = managed.from().text(" AS t WHERE ").then(region.clone());
         keep::copy(connection, &managed.layout, &slot, from).await?;
     }
-    let rows = i64::try_from(staged.rows()).unwrap_or(i64::MAX);
+    let rows = found.row_count;
     let difference =
         if same { Difference::of(connection, managed, &region, &found.rows).await? } else { None };
     match difference.filter(|difference| difference.is_small(rows)) {

@@ -5,7 +5,7 @@ use reprocess_core::{Error, Result};
 use sqlx::PgConnection;
 
 use crate::catalog::Managed;
-use crate::layout::{Layout, quoted};
+use crate::layout::{Kind, Layout, quoted};
 use crate::sql::Statement;
 
 /// How many offending keys an error names.
@@ -53,10 +53,21 @@ pub(super) async fn check_target(
 }
 
 /// Refuses NULL and repeated keys among staged rows, naming some.
-pub(super) async fn check_keys(connection: &mut PgConnection, rows: &str, keys: &[String]) -> Result<()> {
+pub(super) async fn check_keys(
+    connection: &mut PgConnection,
+    layout: &Layout,
+    rows: &str,
+    keys: &[String],
+) -> Result<()> {
     let columns: Vec<_> = keys.iter().map(|key| quoted(key)).collect();
     let list = columns.join(", ");
-    let texts: Vec<_> = columns.iter().map(|column| format!("{column}::text")).collect();
+    let text = |key: &String| {
+        let (_, store) = layout.column(key)?;
+        let is_text = matches!(store.kind, Kind::Text { .. } | Kind::Padded { .. });
+        let text = format!("{}::text", quoted(key));
+        Ok(if is_text { format!("quote_literal({text})") } else { text })
+    };
+    let texts = keys.iter().map(text).collect::<Result<Vec<_>>>()?;
     let null: Vec<_> = columns.iter().map(|column| format!("{column} IS NULL")).collect();
     let grouped = format!("SELECT ARRAY[{}] AS key, count(*) AS rows FROM {rows}", texts.join(", "));
 
@@ -89,10 +100,7 @@ fn name(keys: &[String], values: &[Option<String>], rows: i64) -> String {
     let parts: Vec<_> = keys
         .iter()
         .zip(values)
-        .map(|(key, value)| match value {
-            Some(value) => format!("{key}='{}'", value.replace('\'', "''")),
-            None => format!("{key}=NULL"),
-        })
+        .map(|(key, value)| format!("{key}={}", value.as_deref().unwrap_or("NULL")))
         .collect();
     format!("{} ({rows})", parts.join(", "))
 }

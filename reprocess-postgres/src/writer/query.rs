@@ -2,16 +2,16 @@
 
 mod text;
 
+use std::error::Error as _;
 use std::sync::Arc;
 
 use arrow_schema::{Field, Schema, SchemaRef};
 use reprocess_core::ports::reader::RowStream;
 use reprocess_core::ports::writer::Query;
 use reprocess_core::{Error, ErrorKind, Result};
-use sqlx::{AssertSqlSafe, PgConnection, raw_sql};
+use sqlx::PgConnection;
 
 use crate::config::PostgresDatabase;
-use crate::error::Doing;
 use crate::layout::{Kind, Layout, Store, declared, quoted};
 use crate::reader::{pinned, stream};
 use crate::sql::{Sql, Statement, ident, set};
@@ -58,8 +58,9 @@ async fn shape(database: &PostgresDatabase, query: &Query, user: &Sql) -> Result
     let all = whole(database, &mut tx, query, user).await?;
     let (text, values) = all.copied()?;
     set(&mut tx, values, UNDERSTAND).await?;
+    // Prepared, which refuses a text that ends this statement and begins others.
     let create = format!("CREATE TEMP TABLE reprocess_shape ON COMMIT DROP AS {text} WITH NO DATA");
-    raw_sql(AssertSqlSafe(create)).execute(&mut *tx).await.doing(UNDERSTAND)?;
+    Statement::new(create).execute(&mut tx, UNDERSTAND).await?;
     let (relation,): (i64,) = Statement::new("SELECT 'pg_temp.reprocess_shape'::regclass::oid::bigint")
         .one(&mut tx, UNDERSTAND)
         .await?;
@@ -128,8 +129,11 @@ fn cast(name: &str, from: &Store, to: &Store) -> Option<String> {
 
 /// What PostgreSQL says against the text is for its author.
 fn of_query(error: Error) -> Error {
-    if error.is_retryable() || error.kind() == ErrorKind::PinBroken {
+    if error.is_retryable() || matches!(error.kind(), ErrorKind::PinBroken | ErrorKind::Storage) {
         return error;
     }
-    error.with_advice("inputs are tables of their names, parameters are written as :name")
+    // What did not come from the server says enough.
+    let Some(reason) = error.source() else { return error };
+    Error::invalid(format!("PostgreSQL refuses the query: {reason}"))
+        .with_advice("inputs are tables of their names, parameters are written as :name")
 }

@@ -50,8 +50,8 @@ pub(super) async fn stage(table: &PostgresTable, request: &StageRequest, rows: R
     shadow::sweep(table.database()).await?;
     let staging = Staging::begin(table, &request.id, &layout).await?;
     match write(table, request, &layout, key, &staging, stream).await {
-        Ok(staged) => {
-            staging.complete(&staged).await?;
+        Ok((staged, rows)) => {
+            staging.complete(&staged, rows).await?;
             Ok(staged)
         }
         Err(e) => {
@@ -108,7 +108,7 @@ async fn write(
     key: Option<Vec<String>>,
     staging: &Staging<'_>,
     mut stream: RowStream,
-) -> Result<Staged> {
+) -> Result<(Staged, i64)> {
     let partitioning = &table.spec().partitioning;
     let mut seen = Seen::new(partitioning, request, layout)?;
     let mut chunk = Encoder::new();
@@ -127,12 +127,13 @@ async fn write(
     staging.analyze().await?;
     if let Some(key) = key.filter(|key| key.iter().all(|column| layout.field(column).is_ok())) {
         let mut tx = table.database().begin_read().await?;
-        guard::check_keys(&mut tx, staging.rows(), &key).await?;
+        guard::check_keys(&mut tx, layout, staging.rows(), &key).await?;
         tx.rollback().await?;
     }
     if layout.normalises() {
         seen = read_again(table, request, layout, staging).await?;
     }
+    let rows = seen.rows;
     let (received, profiles) = seen.finish();
     let mut staged = Staged {
         id: request.id.clone(),
@@ -147,7 +148,7 @@ async fn write(
         payload: serde_json::Value::Null,
     };
     staged.digest = digest(&staged)?;
-    Ok(staged)
+    Ok((staged, rows))
 }
 
 async fn send(staging: &Staging<'_>, chunk: Encoder) -> Result<()> {
@@ -183,16 +184,19 @@ struct Seen<'a> {
     partitioning: &'a Partitioning,
     profiler: ScopeProfiler,
     received: BTreeSet<PartitionKey>,
+    /// Each row once, while profiles of keys that overlap count it several times.
+    rows: i64,
 }
 
 impl<'a> Seen<'a> {
     fn new(partitioning: &'a Partitioning, request: &StageRequest, layout: &Layout) -> Result<Self> {
         let profiler = ScopeProfiler::new(partitioning, &request.scope, layout.schema(), &request.profile)?;
-        Ok(Self { partitioning, profiler, received: BTreeSet::new() })
+        Ok(Self { partitioning, profiler, received: BTreeSet::new(), rows: 0 })
     }
 
     fn push(&mut self, batch: &RecordBatch) -> Result<()> {
         self.profiler.push(batch)?;
+        self.rows += i64::try_from(batch.num_rows()).unwrap_or(i64::MAX);
         self.received.extend(partition_runs(self.partitioning, batch)?.into_iter().map(|(key, _)| key));
         Ok(())
     }

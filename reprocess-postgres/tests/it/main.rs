@@ -3,3 +3,4 @@
 
 mod connect;
 mod server;
+mod tables;
