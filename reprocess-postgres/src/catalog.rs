@@ -169,6 +169,7 @@ impl Managed {
         } else {
             table.changes().log_whole(connection).await?;
         }
+        table.check_dependants(connection).await?;
         table.build(connection).await?;
         Ok(table)
     }

@@ -69,6 +69,18 @@ use crate::sql::Sql;
 /// | `money` | refused |
 /// | columns that are computed from others | left out |
 ///
+/// What a table promises, and what it cannot:
+///
+/// | promise | how, and its limit |
+/// |---|---|
+/// | a commit is atomic, and readers of every level see all of it or nothing | rows are deleted, changed and inserted, in one transaction; the table is never truncated or swapped |
+/// | a partition that moved since the base conflicts | a log of changes per key, looked at before and after the rows are written. What others insert and commit between the last look and the end of the commit stays beside it, and moves the version; [`with_locked_table`](Self::with_locked_table) excludes it |
+/// | writes of others are noticed | by triggers, for every statement; not where someone disables or drops them, or alters the table: then a commit answers that the columns changed |
+/// | commits to different partitions run beside each other | until the last moment; those that may overlap wait for each other |
+/// | nothing beside the scope is touched | foreign keys that would take rows elsewhere along are refused; what triggers of the user do is theirs |
+/// | staged rows survive the process | not a crash of the server, which is noticed: they are staged again |
+/// | rollback | of what was kept at the commit: all rows of a replaced partition, the changed rows of a merge |
+///
 /// Infinite dates and instants, and NaN in a decimal column, have no place in Arrow: reading them is an error that names
 /// the column.
 #[derive(Clone, Debug)]

@@ -1,6 +1,6 @@
 //! Other columns for a table that is there, and what the server says of those it has.
 
-use reprocess_core::Result;
+use reprocess_core::{Error, ErrorKind, Result};
 use sqlx::PgConnection;
 
 use super::{Managed, to_json};
@@ -29,6 +29,23 @@ impl Managed {
                     && !(*not_null && field.is_nullable())
             };
         Ok(columns.len() == self.layout.stores().len() && columns.iter().zip(known).all(same))
+    }
+
+    /// Refuses a table of which others copy the fate of its rows: replaced rows would take rows elsewhere with them.
+    pub(crate) async fn check_dependants(&self, connection: &mut PgConnection) -> Result<()> {
+        let following: Option<(String, String)> = Statement::new(
+            "SELECT conname::text, conrelid::regclass::text FROM pg_constraint
+             WHERE confrelid = $1::oid AND contype = 'f' AND confdeltype IN ('c', 'n', 'd') ORDER BY 1 LIMIT 1",
+        )
+        .bind(self.relation)
+        .first(connection, "look for foreign keys to the table")
+        .await?;
+        let Some((key, other)) = following else { return Ok(()) };
+        Err(Error::new(
+            ErrorKind::Unsupported,
+            format!("rows of `{other}` go or change with rows of the table, by the foreign key `{key}`"),
+        )
+        .with_advice("make it ON DELETE NO ACTION, so that nothing beside the scope is touched"))
     }
 
     /// The keys of the table: columns that are never NULL and together unique at each statement, the primary key first.

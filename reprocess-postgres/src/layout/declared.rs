@@ -64,12 +64,12 @@ impl FromRow<'_, PgRow> for Declared {
     }
 }
 
-/// The columns of a table, with the Arrow types of `wanted` where that has the column. Columns that the server computes
+/// The columns of a table, with the Arrow types of `wanted_schema` where that has the column. Columns that the server computes
 /// from others are left out. Refuses, by name, what cannot be read and written exactly.
 pub(crate) async fn declared(
     connection: &mut PgConnection,
     relation: i64,
-    wanted: Option<&Schema>,
+    wanted_schema: Option<&Schema>,
 ) -> Result<Layout> {
     // So that the names of types do not depend on where names are looked up.
     let (path,): (String,) =
@@ -80,7 +80,7 @@ pub(crate) async fn declared(
     let (mut fields, mut stores) = (Vec::new(), Vec::new());
     for column in columns.into_iter().filter(|column| !column.generated) {
         let store = store(&column)?;
-        let wanted = wanted.and_then(|schema| schema.field_with_name(&column.name).ok());
+        let wanted = wanted_schema.and_then(|schema| schema.field_with_name(&column.name).ok());
         let data_type = match wanted {
             Some(field) if store.fits(field.data_type()) => field.data_type().clone(),
             Some(field) => {
@@ -98,7 +98,8 @@ pub(crate) async fn declared(
         fields.push(Field::new(&column.name, data_type, !column.not_null).with_metadata(metadata));
         stores.push(store);
     }
-    Layout::new(Arc::new(Schema::new(fields)), stores)
+    let metadata = wanted_schema.map(|schema| schema.metadata().clone()).unwrap_or_default();
+    Layout::new(Arc::new(Schema::new_with_metadata(fields, metadata)), stores)
 }
 
 async fn search(connection: &mut PgConnection, path: &str) -> Result<()> {

@@ -81,14 +81,12 @@ fn touched(entry: &CommitEntry) -> Vec<PartitionKey> {
 }
 
 /// Tells the triggers which relation is written. Those of other tables still notice what a trigger of the user writes
-/// meanwhile. Rows that a policy would hide from us are an error.
+/// meanwhile.
 async fn writing(connection: &mut PgConnection, relation: &str) -> Result<()> {
-    Statement::new(format!(
-        "SELECT set_config('{WRITING}', $1, true), set_config('row_security', 'off', true)"
-    ))
-    .bind(relation)
-    .execute(connection, WHAT)
-    .await?;
+    Statement::new(format!("SELECT set_config('{WRITING}', $1, true)"))
+        .bind(relation)
+        .execute(connection, WHAT)
+        .await?;
     Ok(())
 }
 
@@ -100,6 +98,7 @@ async fn existing(
     entries: &[CommitEntry],
 ) -> Result<Option<Managed>> {
     if let Some(managed) = managed {
+        managed.check_dependants(connection).await?;
         return Ok(managed.is_as_known(connection).await?.then_some(managed));
     }
     let staged = entries.iter().find_map(|entry| match &entry.change {

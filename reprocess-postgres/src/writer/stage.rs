@@ -23,6 +23,9 @@ use crate::sql::Sql;
 /// coming, and one that is open all the while keeps the server from cleaning up.
 const CHUNK_BYTES: usize = 8 << 20;
 
+/// What the planner assumes of fewer rows is good enough.
+const ANALYZED_ROWS: i64 = 1_000;
+
 /// So many rows are encoded before the bytes are counted.
 const SLICE_ROWS: usize = 1_024;
 
@@ -124,7 +127,9 @@ async fn write(
     }
     send(staging, chunk).await?;
     staging.typed().await?;
-    staging.analyze().await?;
+    if seen.rows >= ANALYZED_ROWS {
+        staging.analyze().await?;
+    }
     if let Some(key) = key.filter(|key| key.iter().all(|column| layout.field(column).is_ok())) {
         let mut tx = table.database().begin_read().await?;
         guard::check_keys(&mut tx, layout, staging.rows(), &key).await?;

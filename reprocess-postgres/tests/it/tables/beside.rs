@@ -213,6 +213,34 @@ async fn a_key_of_others_lets_only_the_difference_be_written() {
 }
 
 #[tokio::test]
+async fn rows_that_others_hide_or_hang_on_are_not_replaced_unseen() {
+    let f = filled().await;
+    let one = days(&[ONE]);
+    f.sql("ALTER TABLE sales ADD UNIQUE (id); CREATE TABLE lines (sale bigint REFERENCES sales (id) ON DELETE CASCADE)")
+        .await;
+    let base = f.table.head(&one).await.unwrap();
+    let staged = f.stage("r2", &one, Intent::Replace, &[]).await.unwrap();
+    let error =
+        refused(commit(&f.table, &[apply(&staged)], &base, true).await, &["lines", "lines_sale_fkey"]);
+    assert_eq!(error.kind(), ErrorKind::Unsupported);
+    f.sql("DROP TABLE lines; CREATE RULE none AS ON INSERT TO sales WHERE new.id = 9 DO INSTEAD NOTHING")
+        .await;
+    let staged = f.stage("r3", &one, Intent::Replace, &[(ONE, "FR", 9, 9, 0)]).await.unwrap();
+    refused(
+        commit(&f.table, &[apply(&staged)], &base, true).await,
+        &["0 rows are there after the commit of 1"],
+    );
+    let hidden = "ALTER TABLE sales ENABLE ROW LEVEL SECURITY; GRANT ALL ON ALL TABLES IN SCHEMA public TO {role};
+                  GRANT USAGE ON SCHEMA reprocess TO {role}; GRANT ALL ON ALL TABLES IN SCHEMA reprocess TO {role}";
+    let role = f.database.role(&hidden.replace("sales", "public.sales")).await;
+    let db = reprocess_postgres::PostgresDatabase::connect(&role).await.unwrap();
+    let table = table_of(&db, "sales", by_day_and_country()).await;
+    let pinned = pin(&table, Slice::All).await.unwrap();
+    refused(read(&table, &pinned).await, &["42501"]);
+    assert_eq!(f.rows().await.len(), 2);
+}
+
+#[tokio::test]
 async fn a_merge_into_a_table_of_others_needs_its_key() {
     let f = fixture().await;
     f.sql(

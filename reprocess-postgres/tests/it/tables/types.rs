@@ -90,7 +90,7 @@ async fn schema_and_values_come_back_exactly() {
     table.create(&rows.schema()).await.unwrap();
     replaced(&table, "r1", rows.clone()).await.unwrap();
     assert_eq!(table.schema().await.unwrap(), Some(rows.schema()));
-    assert_eq!(all_of(&table).await.unwrap(), [rows.clone()]);
+    assert_eq!(all_of(&table).await.unwrap(), std::slice::from_ref(&rows));
     let mut builder = ProfileBuilder::new(&rows.schema(), &ProfileSpec::new()).unwrap();
     builder.push(&rows).unwrap();
     let (_, profiles) = table.profile(&Scope::whole_table(), &ProfileSpec::new()).await.unwrap();
