@@ -128,17 +128,19 @@ impl Attempt<'_> {
         let seq = managed.changes().log(tx, &touched).await?;
         let partitions = after(seq, &touched);
         let completed: Vec<_> = open.iter().map(|entry| (entry.stamp.clone(), attempt(entry))).collect();
-        let mut commit = Commit {
+        let recorded = self.ledger.records();
+        let commit = Commit {
             version: partitions.table.clone(),
             partitions,
             attempts: earlier.into_iter().chain(completed.iter().cloned()).collect(),
             kept: kept.map(|kept| keep::kept(&self.table.spec().id, kept)),
-            recorded: false,
-            order: u64::try_from(seq).unwrap_or(0),
+            recorded,
+            // Told in order, where both are one transaction.
+            order: if recorded { 0 } else { u64::try_from(seq).unwrap_or(0) },
         };
-        self.ledger.finish(tx, &mut commit, open).await?;
         stamps::write(tx, &managed, seq, &commit, &completed).await?;
         shadow::strike(tx, &managed.schema, sets).await?;
+        self.ledger.finish(tx, &commit, open).await?;
         Ok(commit)
     }
 }

@@ -35,11 +35,17 @@ impl<'a> Ledger<'a> {
         Ok(false)
     }
 
-    /// Writes the ledger's rows in the transaction, where the ledger is in this database, and says so in the commit.
+    /// Whether [`finish`](Self::finish) writes the ledger's rows.
+    pub(super) fn records(&self) -> bool {
+        false
+    }
+
+    /// Writes the ledger's rows in the transaction, where the ledger is in this database. Comes last, since the ledger
+    /// lets one transaction after the other do so.
     pub(super) async fn finish(
         &self,
         _tx: &mut PgConnection,
-        _commit: &mut Commit,
+        _commit: &Commit,
         _open: &[CommitEntry],
     ) -> Result<()> {
         Ok(())
