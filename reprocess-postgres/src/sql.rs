@@ -1,6 +1,6 @@
 //! Statements and the values bound to them. Values are bound, never spliced; names are quoted here and nowhere else.
 
-use chrono::{DateTime, Utc};
+use chrono::{DateTime, Datelike, Utc};
 use reprocess_core::{Error, Result};
 use sqlx::postgres::{PgArguments, PgRow};
 use sqlx::{Arguments, AssertSqlSafe, FromRow, PgConnection, Postgres};
@@ -48,6 +48,34 @@ impl Arg {
         }
         .map_err(|e| Error::internal("a value could not be bound").with_source(e))
     }
+}
+
+impl Arg {
+    /// The value as text and its type; `None` for NULL.
+    fn looked_up(self) -> Result<Option<(String, &'static str)>> {
+        Ok(Some(match self {
+            Self::Flag(flag) => (flag.to_string(), "boolean"),
+            Self::Integer(i) => (i.to_string(), "bigint"),
+            Self::Text(text) => (without_nul(text)?, "text"),
+            Self::Instant(at) => (instant(at), "timestamptz"),
+            Self::Null | Self::NoFlag | Self::NoInteger | Self::NoText | Self::NoInstant => {
+                return Ok(None);
+            }
+            Self::Integers(_) | Self::Texts(_) => {
+                return Err(Error::internal("a list is no value of a COPY"));
+            }
+        }))
+    }
+}
+
+/// As PostgreSQL reads it, with any number of digits in the year.
+fn instant(at: DateTime<Utc>) -> String {
+    let at = to_micros(at);
+    let (year, era) = match at.year() {
+        year @ 1.. => (year, ""),
+        before => (1 - before, " BC"),
+    };
+    format!("{year:04}-{}+00{era}", at.format("%m-%d %H:%M:%S%.6f"))
 }
 
 fn without_nul(text: String) -> Result<String> {
@@ -183,17 +211,14 @@ impl Statement {
 
 /// Text with values in it, which are numbered as it becomes a statement.
 #[derive(Clone, Debug, Default)]
-#[allow(dead_code, reason = "for statements over the columns of a table")]
 pub(crate) struct Sql(Vec<Piece>);
 
 #[derive(Clone, Debug)]
-#[allow(dead_code, reason = "for statements over the columns of a table")]
 enum Piece {
     Text(String),
     Value(Arg),
 }
 
-#[allow(dead_code, reason = "for statements over the columns of a table")]
 impl Sql {
     pub(crate) fn new(text: impl Into<String>) -> Self {
         Self(vec![Piece::Text(text.into())])
@@ -252,6 +277,42 @@ impl Sql {
         }
         statement
     }
+
+    /// The text for a COPY, which takes no values: they are looked up by name, under which [`set`] puts them first.
+    pub(crate) fn copied(self) -> Result<(String, Vec<String>)> {
+        let (mut text, mut values) = (String::new(), Vec::new());
+        for piece in self.0 {
+            match piece {
+                Piece::Text(piece) => text.push_str(&piece),
+                Piece::Value(value) => match value.looked_up()? {
+                    Some((value, kind)) => {
+                        values.push(value);
+                        text.push_str(&format!("current_setting('{VALUE}{}')::{kind}", values.len()));
+                    }
+                    None => text.push_str("NULL"),
+                },
+            }
+        }
+        Ok((text, values))
+    }
+}
+
+/// Where the values of a COPY are looked up, until the transaction ends.
+const VALUE: &str = "reprocess_value.v";
+
+/// Sets the values of a COPY for this transaction.
+pub(crate) async fn set(connection: &mut PgConnection, values: Vec<String>, what: &str) -> Result<()> {
+    if values.is_empty() {
+        return Ok(());
+    }
+    let set: Vec<(i64,)> = Statement::new(format!(
+        "SELECT count(set_config('{VALUE}' || n, value, true)) FROM unnest($1::text[]) WITH ORDINALITY AS v (value, n)"
+    ))
+    .bind(values)
+    .all(connection, what)
+    .await?;
+    debug_assert_eq!(set.len(), 1);
+    Ok(())
 }
 
 #[cfg(test)]
@@ -269,6 +330,25 @@ mod tests {
         check("a\0b", r"`a\0b`");
         assert!(ident(&"é".repeat(31)).is_ok());
         check(&"é".repeat(32), "it has 64 bytes, and 63 are kept");
+    }
+
+    #[test]
+    fn values_of_a_copy_are_looked_up() {
+        let sql =
+            Sql::new("a = ").bind(5_i64).text(" AND b IS ").bind(Arg::NoText).text(" AND c = ").bind("x'");
+        let (text, values) = sql.copied().unwrap();
+        assert_eq!(
+            text,
+            "a = current_setting('reprocess_value.v1')::bigint AND b IS NULL AND c = \
+             current_setting('reprocess_value.v2')::text"
+        );
+        assert_eq!(values, ["5", "x'"]);
+        let check = |micros: i64, text: &str| {
+            assert_eq!(instant(DateTime::from_timestamp_micros(micros).unwrap()), text);
+        };
+        check(-1, "1969-12-31 23:59:59.999999+00");
+        check(253_402_300_800_000_000, "10000-01-01 00:00:00.000000+00");
+        check(-62_135_596_800_000_001, "0001-12-31 23:59:59.999999+00 BC");
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! The ledger in PostgreSQL: agreement with the ledger in memory, and what only a server has. The laws of the port are in
 //! the conformance suite.
 
+mod apart;
 mod clock;
 mod fixtures;
 mod lost;

@@ -5,3 +5,4 @@ mod connect;
 mod ledger;
 mod proxy;
 mod server;
+mod tables;

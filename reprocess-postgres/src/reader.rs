@@ -1,0 +1,156 @@
+//! Reading at pinned versions.
+
+mod stream;
+
+use std::any::Any;
+use std::sync::Arc;
+
+use arrow_schema::{Schema, SchemaRef};
+use async_trait::async_trait;
+use reprocess_core::domain::ids::{PartitionVersion, TableId, TableVersion};
+use reprocess_core::domain::slice::{Pin, Slice};
+use reprocess_core::ports::reader::{Availability, PinnedInput, RowStream, SnapshotReader};
+use reprocess_core::{Error, ErrorKind, Result};
+use sqlx::PgConnection;
+
+pub(crate) use stream::stream;
+
+use crate::changes::{Moment, Version};
+use crate::config::PostgresDatabase;
+use crate::layout::Layout;
+use crate::sql::Sql;
+use crate::writer::PostgresTable;
+
+/// Reads what is there now, where it is still what the pin names: the table keeps no earlier versions. A version that
+/// moved is noticed by the log of changes, for writes of others too.
+#[async_trait]
+impl SnapshotReader for PostgresTable {
+    fn table(&self) -> &TableId {
+        &self.spec().id
+    }
+
+    async fn current(&self) -> Result<TableVersion> {
+        let mut tx = self.database().begin_read().await?;
+        let now = match self.managed(&mut tx).await? {
+            Some(table) => table.changes().now(&mut tx, &[]).await?.moment,
+            None => Moment::first(),
+        };
+        tx.rollback().await?;
+        Ok(now.table())
+    }
+
+    /// A version that was given is readable as long as the content of the pinned slices has not changed, which
+    /// `read` and `hold` check.
+    async fn availability(&self, version: &TableVersion) -> Result<Availability> {
+        let now = self.current().await?;
+        Ok(match (Moment::of(version), Moment::of(&now)) {
+            (Some(asked), Some(now)) if asked.seq <= now.seq => Availability::Readable { until: None },
+            _ => Availability::Expired,
+        })
+    }
+
+    async fn slice_versions(
+        &self,
+        version: &TableVersion,
+        slices: &[Slice],
+    ) -> Result<Vec<PartitionVersion>> {
+        let at = Moment::of(version).ok_or_else(|| unknown_version(version, self.spec().id.as_str()))?;
+        let mut tx = self.database().begin_read().await?;
+        let Some(table) = self.managed(&mut tx).await? else {
+            tx.rollback().await?;
+            return Ok(vec![Version::default().partition(); slices.len()]);
+        };
+        let mut versions = Vec::with_capacity(slices.len());
+        for slice in slices {
+            versions.push(table.changes().slice(&mut tx, slice, &at).await?);
+        }
+        tx.rollback().await?;
+        Ok(versions)
+    }
+
+    /// Checks the pins and copies nothing: a copy of every input would double the data, and a change is noticed.
+    async fn hold(&self, pins: &[Pin]) -> Result<()> {
+        let mut tx = self.database().begin_read().await?;
+        for pin in pins {
+            self.pinned(&mut tx, pin).await?;
+        }
+        tx.rollback().await
+    }
+
+    async fn release(&self, _pins: &[Pin]) -> Result<()> {
+        Ok(())
+    }
+
+    async fn read(&self, pin: &Pin) -> Result<(SchemaRef, RowStream)> {
+        let mut tx = self.database().begin_read().await?;
+        let (select, layout) = self.pinned(&mut tx, pin).await?;
+        Ok(stream(tx, select, layout, ErrorKind::Corrupt, self.database().config().batch_rows))
+    }
+}
+
+impl PostgresTable {
+    /// The statement that selects the rows of a pin, after a look at whether they are still those.
+    pub(crate) async fn pinned(&self, connection: &mut PgConnection, pin: &Pin) -> Result<(Sql, Layout)> {
+        check_table(pin, &self.spec().id)?;
+        let Some(table) = self.managed(connection).await? else {
+            if pin.content != Version::default().partition() {
+                return Err(broken(pin, "the table is not there any more"));
+            }
+            return Ok((Sql::new("SELECT WHERE false"), Layout::own(Arc::new(Schema::empty()))?));
+        };
+        let now = table.changes().slice(connection, &pin.slice, &Moment::now()).await?;
+        if now != pin.content {
+            return Err(broken(pin, "the rows have changed since"));
+        }
+        Ok((table.rows().select(table.from(), &pin.slice)?, table.layout))
+    }
+}
+
+/// The statement that selects the rows of an input of a query, and its columns. Readers are those of this database.
+pub(crate) async fn pinned(
+    database: &PostgresDatabase,
+    input: &PinnedInput,
+    connection: &mut PgConnection,
+) -> Result<(Sql, Layout)> {
+    fn here<'a>(any: &'a dyn Any, database: &PostgresDatabase) -> Option<&'a PostgresTable> {
+        any.downcast_ref::<PostgresTable>().filter(|table| table.database().is_same_database(database))
+    }
+    let writer = input.writer.as_deref().filter(|_| !input.staged.is_empty());
+    match writer {
+        Some(writer) => {
+            if let Some(table) = here(writer, database) {
+                return table.overlaid(connection, &input.staged, &input.pin).await;
+            }
+        }
+        None => {
+            if let Some(table) = here(input.reader.as_ref(), database) {
+                return table.pinned(connection, &input.pin).await;
+            }
+        }
+    }
+    Err(Error::new(ErrorKind::Unsupported, "a query reads tables of its own database only")
+        .with_context("table", &input.pin.table)
+        .with_context("database", database.name())
+        .with_advice("write the transform in Rust, or copy the input into the database"))
+}
+
+pub(crate) fn check_table(pin: &Pin, table: &TableId) -> Result<()> {
+    if pin.table == *table {
+        return Ok(());
+    }
+    Err(Error::invalid(format!("the pin is of table `{}`", pin.table)).with_context("table", table))
+}
+
+pub(crate) fn broken(pin: &Pin, why: &str) -> Error {
+    Error::new(ErrorKind::PinBroken, format!("the pinned rows cannot be read: {why}"))
+        .with_context("table", &pin.table)
+        .with_context("slice", &pin.slice)
+        .with_context("version", &pin.version)
+        .with_advice("plan again with the current inputs")
+}
+
+pub(crate) fn unknown_version(version: &TableVersion, table: &str) -> Error {
+    Error::new(ErrorKind::PinBroken, format!("`{version}` is no version of the table"))
+        .with_context("table", table)
+        .with_advice("plan again with the current inputs")
+}

@@ -1,0 +1,186 @@
+//! The atomic step: one short transaction with data, log, stamps and, where it lives in this database, the ledger.
+//!
+//! It waits for its turn, checks that nothing has moved, writes, and checks again: others may have written meanwhile. What
+//! it changes of the log comes last, since that is where commits to other partitions meet.
+
+use reprocess_core::domain::partition::PartitionKey;
+use reprocess_core::domain::slice::Base;
+use reprocess_core::ports::writer::{
+    Change, Commit, CommitEntry, CommitOutcome, CommitRequest, Moved, MovedBy, StampId,
+};
+use reprocess_core::{ErrorKind, Result};
+
+use super::apply::{Applied, apply};
+use super::ledger::Ledger;
+use super::lock::Reach;
+use super::stamps::{self, Done};
+use super::{PostgresTable, keep, versions_of};
+use crate::changes::{Moment, Version, Versions};
+use crate::config::Tx;
+use crate::shadow;
+use crate::sql::Statement;
+
+/// What a try of a commit came to.
+enum Try {
+    Said(CommitOutcome),
+    /// The table has to be made, which needs every other commit away.
+    NeedsTable,
+}
+
+pub(super) async fn commit(table: &PostgresTable, request: CommitRequest<'_>) -> Result<CommitOutcome> {
+    check(table, &request)?;
+    let ledger = Ledger::of(table.database(), request.ledger);
+    let fenced = ledger.refuses_before(request.fence).await?;
+    let mut reach = Reach::of(table, &request);
+    loop {
+        let mut tx = table.database().begin().await?;
+        reach.lock(&mut tx, table).await?;
+        let alone = reach == Reach::Table;
+        match (Attempt { table, request: &request, ledger, fenced, alone }).decide(&mut tx).await? {
+            Try::NeedsTable => reach = Reach::Table,
+            Try::Said(outcome @ CommitOutcome::Committed(_)) => {
+                tx.commit().await?;
+                if let Err(e) = shadow::sweep(table.database()).await {
+                    tracing::warn!(error = %e, "staged rows could not be removed after their commit");
+                }
+                return Ok(outcome);
+            }
+            Try::Said(outcome) => {
+                tx.rollback().await?;
+                return Ok(outcome);
+            }
+        }
+    }
+}
+
+struct Attempt<'a> {
+    table: &'a PostgresTable,
+    request: &'a CommitRequest<'a>,
+    ledger: Ledger<'a>,
+    /// What a ledger elsewhere said of the fence.
+    fenced: bool,
+    /// Whether no other commit to the table is under way.
+    alone: bool,
+}
+
+impl Attempt<'_> {
+    async fn decide(&self, tx: &mut Tx) -> Result<Try> {
+        let said = |outcome| Ok(Try::Said(outcome));
+        let stamps: Vec<StampId> = self.request.entries.iter().map(|entry| entry.stamp.clone()).collect();
+        let found = stamps::find(tx, self.table, &stamps).await?;
+        let pairs = || self.request.entries.iter().zip(&found);
+        let open: Vec<CommitEntry> =
+            pairs().filter(|(_, done)| done.is_none()).map(|(entry, _)| entry.clone()).collect();
+        let earlier: Vec<(StampId, u32)> =
+            pairs().filter_map(|(entry, done)| Some((entry.stamp.clone(), done.as_ref()?.attempt))).collect();
+        if open.is_empty() {
+            let done: Vec<Done> = found.into_iter().flatten().collect();
+            return said(CommitOutcome::AlreadyCommitted(stamps::summed(done)?));
+        }
+        let managed = self.table.managed(tx).await?;
+        if managed.is_none() && !self.alone {
+            return Ok(Try::NeedsTable);
+        }
+        if let Some(managed) = managed.as_ref().filter(|_| self.table.locks_table()) {
+            Statement::new(format!("LOCK TABLE {} IN SHARE ROW EXCLUSIVE MODE", managed.name.quoted()))
+                .execute(tx, "lock the table")
+                .await?;
+        }
+        let keys: Vec<_> = open.iter().flat_map(|entry| entry.scope.partitions()).collect();
+        let before = versions_of(tx, managed.as_ref(), &keys).await?;
+        let moved = moved_since(self.request.base, &keys, &before);
+        if !moved.is_empty() {
+            return said(CommitOutcome::Conflicted { moved });
+        }
+        if self.fenced || self.ledger.refuses(tx, self.request.fence).await? {
+            return said(CommitOutcome::Fenced);
+        }
+        let is_new = managed.is_none();
+        let Some(applied) = apply(self.table, tx, managed, &open, self.request.keep).await? else {
+            return said(CommitOutcome::SchemaChanged);
+        };
+        let all: Vec<_> = self.request.entries.iter().flat_map(|entry| entry.scope.partitions()).collect();
+        let after = versions_of(tx, Some(&applied.managed), &all).await?;
+        let mut moved = moved_since(self.request.base, &all, &after);
+        moved.retain(|moved| keys.contains(&moved.partition));
+        if !is_new && !moved.is_empty() {
+            return said(CommitOutcome::Conflicted { moved });
+        }
+        match self.finish(tx, applied, base_after(&all, after), &open, earlier).await {
+            // The ledger has given the task to a later attempt.
+            Err(e) if e.kind() == ErrorKind::State => said(CommitOutcome::Fenced),
+            finished => said(CommitOutcome::Committed(finished?)),
+        }
+    }
+
+    /// Log, stamps, and the ledger's rows where they belong into the same transaction. `after` gives the versions that
+    /// follow from the number of the commit: what others commit from here on is no part of it.
+    async fn finish(
+        &self,
+        tx: &mut Tx,
+        applied: Applied,
+        after: impl FnOnce(i64, &[PartitionKey]) -> Base + Send,
+        open: &[CommitEntry],
+        earlier: Vec<(StampId, u32)>,
+    ) -> Result<Commit> {
+        let Applied { managed, touched, sets, kept } = applied;
+        managed.changes().fold(tx).await?;
+        let seq = managed.changes().log(tx, &touched).await?;
+        let partitions = after(seq, &touched);
+        let completed: Vec<_> = open.iter().map(|entry| (entry.stamp.clone(), attempt(entry))).collect();
+        let recorded = self.ledger.records();
+        let commit = Commit {
+            version: partitions.table.clone(),
+            partitions,
+            attempts: earlier.into_iter().chain(completed.iter().cloned()).collect(),
+            kept: kept.map(|kept| keep::kept(&self.table.spec().id, kept)),
+            recorded,
+            // Told in order, where both are one transaction.
+            order: if recorded { 0 } else { u64::try_from(seq).unwrap_or(0) },
+        };
+        stamps::write(tx, &managed, seq, &commit, &completed).await?;
+        shadow::strike(tx, &managed.schema, sets).await?;
+        self.ledger.finish(tx, &commit, open).await?;
+        Ok(commit)
+    }
+}
+
+fn base_after(keys: &[PartitionKey], before: Versions) -> impl FnOnce(i64, &[PartitionKey]) -> Base + Send {
+    let keys = keys.to_vec();
+    move |seq, touched| {
+        let version = |key: &PartitionKey, before: Version| {
+            let own = if touched.iter().any(|touched| touched.overlaps(key)) { seq } else { before.own };
+            Version { own, ..before }.partition()
+        };
+        let versions =
+            keys.iter().zip(&before.keys).map(|(key, before)| (key.clone(), version(key, *before)));
+        let versions = versions.collect();
+        Base::new(Moment { seq, ..before.moment }.table(), versions)
+    }
+}
+
+/// The keys that do not have the version of the base.
+fn moved_since(base: &Base, keys: &[PartitionKey], now: &Versions) -> Vec<Moved> {
+    let now = keys.iter().zip(&now.keys).map(|(key, version)| (key, version.partition()));
+    let mut moved: Vec<_> = now
+        .filter(|(key, now)| base.partitions.get(key) != Some(now))
+        .map(|(key, now)| Moved { partition: key.clone(), by: MovedBy::Content, now })
+        .collect();
+    moved.sort_by(|a, b| a.partition.cmp(&b.partition));
+    moved
+}
+
+/// A later attempt may commit what an earlier one staged; deliveries stand under the one that staged.
+fn attempt(entry: &CommitEntry) -> u32 {
+    match &entry.change {
+        Change::Apply(staged) => staged.id.attempt,
+        Change::Restore(_) | Change::Adopt => entry.attempt,
+    }
+}
+
+fn check(table: &PostgresTable, request: &CommitRequest<'_>) -> Result<()> {
+    for key in request.entries.iter().flat_map(|entry| entry.scope.partitions()) {
+        table.spec().partitioning.check_key(&key)?;
+    }
+    request.check(&table.spec().id)
+}

@@ -1,0 +1,204 @@
+//! Merging staged rows by key.
+
+use arrow_schema::DataType;
+use reprocess_core::Result;
+use reprocess_core::ports::writer::MergeKeys;
+use sqlx::PgConnection;
+
+use super::apply::{Step, differs, equal};
+use super::guard;
+use super::keep::{self, KeptEntry, Slot};
+use crate::catalog::{Managed, to_json};
+use crate::layout::{Layout, quoted};
+use crate::predicate::Rows;
+use crate::sql::{Sql, Statement};
+
+const WHAT: &str = "merge rows";
+
+/// Fates of a row of the table that a staged row meets: it stays, takes the staged values, or goes. Where several rows
+/// have one key, which none of ours do, the merge leaves one.
+const UPDATED: &str = "f.fate = 'updated'";
+const DELETED: &str = "f.fate = 'deleted'";
+
+/// Merges the rows of a staged table in one statement, so that all of it looks at one moment. Rows are matched within the
+/// scope only, since a commit touches nothing else.
+pub(super) async fn apply(
+    connection: &mut PgConnection,
+    managed: &Managed,
+    step: &Step<'_>,
+    merge: &MergeKeys,
+    rows: &str,
+) -> Result<()> {
+    guard::check_target(connection, managed, merge).await?;
+    index(connection, managed, merge).await?;
+    let slot = match step.kept {
+        Some(kept) => {
+            let entry = KeptEntry {
+                touched: step.scope.partitions(),
+                within: vec![step.scope.clone()],
+                merge: Some(merge.keys.clone()),
+            };
+            Some(keep::register(connection, managed, kept, &entry).await?)
+        }
+        None => None,
+    };
+    let parts = Parts { managed, step, merge, rows };
+    parts.statement(slot.as_ref())?.statement().execute(connection, WHAT).await?;
+    Ok(())
+}
+
+/// Condition under which the staged row `s` takes the place of the row `t` with its key, as far as their order says.
+pub(crate) fn takes_over(layout: &Layout, merge: &MergeKeys, s: &str, t: &str) -> Result<String> {
+    let Some(newer) = &merge.newer else { return Ok("true".to_owned()) };
+    let text =
+        matches!(layout.field(newer)?.data_type(), DataType::Utf8 | DataType::LargeUtf8 | DataType::Utf8View);
+    let (name, order) = (quoted(newer), if text { " COLLATE \"C\"" } else { "" });
+    Ok(format!(
+        "coalesce({s}.{name}{order} > {t}.{name}{order}, {t}.{name} IS NULL AND {s}.{name} IS NOT NULL)"
+    ))
+}
+
+/// Condition under which `s` and `t` have the same key.
+pub(crate) fn in_place_of(merge: &MergeKeys, s: &str, t: &str) -> String {
+    equal(&merge.keys, t, s)
+}
+
+/// The rows `t` of the scope that the owner wrote, whatever their key.
+pub(crate) fn owned(rows: Rows<'_>, step_scope: Sql, merge: &MergeKeys) -> Result<Option<Sql>> {
+    let Some(owner) = &merge.delete_vanished else { return Ok(None) };
+    let mut conditions = vec![step_scope];
+    for (column, value) in owner {
+        conditions.push(rows.equal(column, value)?);
+    }
+    Ok(Some(Sql::all(conditions)))
+}
+
+/// An index on the keys of a table of ours, made with the first merge: without it each merge would read the table.
+async fn index(connection: &mut PgConnection, managed: &Managed, merge: &MergeKeys) -> Result<()> {
+    if managed.adopted {
+        return Ok(());
+    }
+    let columns: Vec<_> = merge.keys.iter().map(|key| quoted(key)).collect();
+    let hash = blake3::hash(to_json(&merge.keys)?.as_bytes()).to_hex();
+    Statement::new(format!(
+        "CREATE INDEX IF NOT EXISTS reprocess_keys_{}_{} ON {} ({})",
+        managed.relation,
+        hash.get(..16).unwrap_or_default(),
+        managed.name.quoted(),
+        columns.join(", ")
+    ))
+    .execute(connection, "create an index")
+    .await?;
+    Ok(())
+}
+
+struct Parts<'a> {
+    managed: &'a Managed,
+    step: &'a Step<'a>,
+    merge: &'a MergeKeys,
+    rows: &'a str,
+}
+
+impl Parts<'_> {
+    fn statement(&self, slot: Option<&Slot>) -> Result<Sql> {
+        let (layout, name) = (&self.managed.layout, self.managed.name.quoted());
+        let mut with = self.fates()?;
+        if let Some(slot) = slot {
+            with = with.then(self.kept(slot)?);
+        }
+        let gone = format!(
+            ", gone AS (DELETE FROM {name} AS t USING fates AS f WHERE t.ctid = f.t AND {DELETED} RETURNING 1)"
+        );
+        with = with.text(gone);
+        if let Some(vanished) = self.vanished()? {
+            with = with
+                .text(format!(", vanished AS (DELETE FROM {name} AS t WHERE "))
+                .then(vanished)
+                .text(" RETURNING 1)");
+        }
+        let others: Vec<_> =
+            layout.names().filter(|c| !self.merge.keys.iter().any(|k| k == c)).map(quoted).collect();
+        if !others.is_empty() {
+            let set: Vec<_> = others.iter().map(|c| format!("{c} = s.{c}")).collect();
+            with = with.text(format!(
+                ", changed AS (UPDATE {name} AS t SET {} FROM fates AS f JOIN {} AS s ON s.ctid = f.s
+                   WHERE t.ctid = f.t AND {UPDATED} RETURNING 1)",
+                set.join(", "),
+                self.rows
+            ));
+        }
+        // In the order of the keys, so that writers of the same ones wait for each other and not in a circle.
+        let order: Vec<_> = self.merge.keys.iter().map(|key| format!("s.{}", quoted(key))).collect();
+        Ok(with.text(format!(
+            " INSERT INTO {name} ({}) OVERRIDING SYSTEM VALUE SELECT {} FROM {} ORDER BY {}",
+            layout.list(""),
+            layout.list("s."),
+            self.unmatched("s"),
+            order.join(", ")
+        )))
+    }
+
+    /// Which staged row has the key of which row of the table, and what becomes of the latter.
+    fn fates(&self) -> Result<Sql> {
+        let newer = takes_over(&self.managed.layout, self.merge, "s", "t")?;
+        Ok(Sql::new(format!(
+            "WITH matches AS MATERIALIZED (
+                 SELECT t.ctid AS t, s.ctid AS s, {newer} AS newer, ({}) AS differs FROM {} AS s
+                 JOIN {} AS t ON {} WHERE ",
+            differs(&self.managed.layout, &self.merge.keys),
+            self.rows,
+            self.managed.name.quoted(),
+            in_place_of(self.merge, "s", "t")
+        ))
+        .then(self.managed.rows().scope(self.step.scope)?)
+        .text(
+            "), fates AS MATERIALIZED (
+                 SELECT m.t, m.s, CASE
+                     WHEN NOT m.newer THEN 'stays'
+                     WHEN NOT bool_and(m.newer) OVER same OR row_number() OVER same_in_order > 1 THEN 'deleted'
+                     WHEN m.differs THEN 'updated' ELSE 'stays' END AS fate
+                 FROM matches AS m
+                 WINDOW same AS (PARTITION BY m.s), same_in_order AS (PARTITION BY m.s ORDER BY m.t))",
+        ))
+    }
+
+    fn vanished(&self) -> Result<Option<Sql>> {
+        let rows = self.managed.rows();
+        let owned = owned(rows, rows.scope(self.step.scope)?, self.merge)?;
+        Ok(owned.map(|owned| owned.text(" AND NOT EXISTS (SELECT 1 FROM matches AS m WHERE m.t = t.ctid)")))
+    }
+
+    /// The staged rows, under a name, that match none.
+    fn unmatched(&self, name: &str) -> String {
+        format!(
+            "{} AS {name} WHERE NOT EXISTS (SELECT 1 FROM matches AS m WHERE m.s = {name}.ctid)",
+            self.rows
+        )
+    }
+
+    /// Keeps the rows that go as they are, and those that come so that a restore knows them.
+    fn kept(&self, slot: &Slot) -> Result<Sql> {
+        let (layout, name) = (&self.managed.layout, self.managed.name.quoted());
+        let changed = Sql::new(format!(
+            "EXISTS (SELECT 1 FROM fates AS f WHERE f.t = t.ctid AND ({UPDATED} OR {DELETED}))"
+        ));
+        let going = Sql::any([Some(changed), self.vanished()?].into_iter().flatten().collect());
+        // With the others of their keys, in a table where keys repeat: a restore takes away every row of a kept key.
+        let others = Sql::new(format!(
+            "EXISTS (SELECT 1 FROM going AS g WHERE {})",
+            equal(&self.merge.keys, "g", "t")
+        ));
+        Ok(Sql::new(format!(", going AS MATERIALIZED (SELECT t.* FROM {name} AS t WHERE "))
+            .then(self.managed.rows().scope(self.step.scope)?)
+            .text(" AND ")
+            .then(going)
+            .text("), kept AS (")
+            .then(slot.insert(layout, false, self.managed.from().text(" AS t WHERE ")))
+            .then(self.managed.rows().scope(self.step.scope)?)
+            .text(" AND ")
+            .then(others)
+            .text(" RETURNING 1), kept_new AS (")
+            .then(slot.insert(layout, true, Sql::new(self.unmatched("t"))))
+            .text(" RETURNING 1)"))
+    }
+}

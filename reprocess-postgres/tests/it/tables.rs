@@ -1,0 +1,15 @@
+//! Tables.
+
+mod beside;
+mod foreign;
+mod guards;
+mod merge;
+mod names;
+mod query;
+mod random;
+mod replace;
+mod restore;
+mod schema;
+mod shadow;
+mod support;
+mod types;
