@@ -14,7 +14,7 @@ use crate::engine::lease::{Held, Kept, Leased, retried};
 use crate::engine::pins::{Pinning, Resolved};
 use crate::engine::record::{Attempt, profile_of};
 use crate::error::{Error, ErrorKind, Result};
-use crate::ports::ledger::{Fence, TaskResult};
+use crate::ports::ledger::{Fence, LedgerRow, TaskResult};
 use crate::ports::writer::{Change, CommitEntry, Found, Moved, PartitionWriter};
 
 /// How an attempt at a task ended.
@@ -240,7 +240,10 @@ impl Engine {
         result.before = retried(self, || writer.profile(&at.task.scope, &job.profile)).await?.1;
         let Action::Restore { undo, .. } = &at.task.action else { return Ok(result) };
         let rows = self.ledger.run(undo).await?;
-        let undone = rows.into_iter().filter(|r| at.task.units.contains(&r.record.partition));
+        let of_task = |row: &LedgerRow| {
+            row.record.table == at.task.table && at.task.units.contains(&row.record.partition)
+        };
+        let undone = rows.into_iter().filter(of_task);
         result.after = undone.filter_map(|r| r.record.before).collect();
         Ok(result)
     }

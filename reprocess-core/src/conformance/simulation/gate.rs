@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::future::{Future, pending, poll_fn};
+use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Poll, Waker};
 use std::time::Duration;
@@ -51,6 +52,8 @@ pub(super) struct State {
     /// Whether the poll led anywhere.
     pub(super) progress: bool,
     pub(super) parked: Vec<Waker>,
+    /// What becomes of the rows that are being staged.
+    pub(super) amid: Amid,
     sleepers: BTreeMap<u64, DateTime<Utc>>,
     next_sleeper: u64,
     pub(super) actors: Vec<Seat>,
@@ -72,6 +75,18 @@ pub(super) struct Seat {
     pub(super) dead: bool,
     /// The step until which it is not scheduled.
     pub(super) paused_until: u64,
+}
+
+/// A stream of rows that breaks off.
+#[derive(Clone, Debug, Default)]
+pub(super) enum Amid {
+    /// It does not.
+    #[default]
+    Whole,
+    /// After so many rows, with an error that may be worth a retry, or with the death of the process.
+    After { rows: u32, error: Option<bool> },
+    /// It has come there, and the process dies.
+    Dead,
 }
 
 /// What happened, as lines and as their digest.
@@ -107,6 +122,7 @@ impl World {
             refusals: 0,
             progress: false,
             parked: Vec::new(),
+            amid: Amid::default(),
             sleepers: BTreeMap::new(),
             next_sleeper: 0,
             actors: Vec::new(),
@@ -153,6 +169,18 @@ impl State {
     /// Another number at every call.
     pub(super) fn next_salt(&mut self) -> u32 {
         u32::try_from(self.trace.calls % 100_000).unwrap_or(0)
+    }
+
+    /// Whether the stream of rows goes on after so many; `None` where the process dies there.
+    pub(super) fn goes_on(&mut self, given: u32) -> Option<Result<()>> {
+        match &self.amid {
+            Amid::After { rows, error: Some(retryable) } if *rows == given => Some(Err(lost(*retryable))),
+            Amid::After { rows, error: None } if *rows == given => {
+                self.amid = Amid::Dead;
+                None
+            }
+            _ => Some(Ok(())),
+        }
     }
 
     fn fault(&mut self, actor: usize, call: &'static str) -> Option<What> {
@@ -218,6 +246,17 @@ impl Port {
         state.trace.push(line);
     }
 
+    /// Drops a call into the backend where the process dies in the midst of it.
+    async fn unless_dead<T>(&self, inner: impl Future<Output = T>) -> Option<T> {
+        let mut inner = pin!(inner);
+        poll_fn(|cx| match inner.as_mut().poll(cx) {
+            Poll::Ready(answer) => Poll::Ready(Some(answer)),
+            Poll::Pending if matches!(self.world.lock().amid, Amid::Dead) => Poll::Ready(None),
+            Poll::Pending => Poll::Pending,
+        })
+        .await
+    }
+
     /// A call with its scheduling point and its fault. `saw` is told the answer while no other call can come between.
     pub(super) async fn around<T>(
         &self,
@@ -233,6 +272,10 @@ impl Port {
         match fault {
             Some(What::DieBefore) => self.die().await,
             Some(What::FailBefore { retryable }) => return Err(lost(retryable)),
+            Some(What::DieAmid { rows }) => self.world.lock().amid = Amid::After { rows, error: None },
+            Some(What::FailAmid { rows, retryable }) => {
+                self.world.lock().amid = Amid::After { rows, error: Some(retryable) };
+            }
             Some(What::Pause { steps, ms }) => {
                 self.pause(steps, ms);
                 self.pass().await;
@@ -241,7 +284,9 @@ impl Port {
         }
         // To its end within this poll: nothing comes between, in whatever order the threads of a backend answer.
         // Unconstrained, since tokio would stop a future that goes on for long until its task, which stands here, yields.
-        let answer = block_on(tokio::task::unconstrained(inner));
+        let answer = block_on(tokio::task::unconstrained(self.unless_dead(inner)));
+        self.world.lock().amid = Amid::Whole;
+        let Some(answer) = answer else { return self.die().await };
         {
             let mut state = self.world.lock();
             state.trace.calls += 1;
@@ -253,7 +298,7 @@ impl Port {
             Err(error) => self.say(&format!("{call}: {error}")),
         }
         match fault {
-            Some(What::DieAfter) => self.die().await,
+            Some(What::DieAfter | What::DieAmid { .. }) => self.die().await,
             Some(What::LoseReply { retryable }) => Err(lost(retryable)),
             _ => answer,
         }
