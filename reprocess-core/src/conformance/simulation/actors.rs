@@ -30,7 +30,7 @@ pub(super) fn life(act: &Act, engine: Engine, port: Port) -> Option<Life> {
             (request.force, request.keep_replaced, request.when_leased) = (force, keep, leased);
             Box::pin(async move { Ok(format!("{:?}", engine.run(&request, &worker).await?)) })
         }
-        Act::Backfill(wish) => Box::pin(backfill(engine, port, *wish, worker)),
+        Act::Backfill(wish) => Box::pin(backfill(engine, *wish, worker)),
         Act::Work { backfill } => Box::pin(async move {
             let done = engine.execute(&name(backfill), &worker, |_| {}).await?;
             Ok(done.state.name().to_owned())
@@ -70,7 +70,7 @@ pub(super) fn name(backfill: u32) -> BackfillId {
     BackfillId::new(format!("fix-{backfill}"))
 }
 
-async fn backfill(engine: Engine, port: Port, wish: Wish, worker: WorkerId) -> Result<String> {
+async fn backfill(engine: Engine, wish: Wish, worker: WorkerId) -> Result<String> {
     let selection = Selection::Range {
         first: Value::Date(rows::date(wish.days.0)),
         last: Value::Date(rows::date(wish.days.1)),
@@ -90,8 +90,6 @@ async fn backfill(engine: Engine, port: Port, wish: Wish, worker: WorkerId) -> R
         request = request.with_inputs(Inputs::Recorded { by: RunId::new(format!("run-{run}")) });
     }
     let plan = engine.plan(&request).await?;
-    // Where the name is taken by another plan the submission is refused, and its own policy stays.
-    port.world.lock().model.policies.entry(plan.run()).or_insert(wish.moved);
     through(&engine, &plan, &worker).await
 }
 
