@@ -45,17 +45,31 @@ impl Engine {
         let mut work = pin!(work);
         loop {
             // The work is polled while its lease is prolonged: it could hold the connection that this needs.
-            let beat = pin!(async {
-                self.clock.sleep(self.settings.lease_ttl() / 3).await;
-                self.prolong(held).await
-            });
-            match select(work.as_mut(), beat).await {
+            match select(work.as_mut(), pin!(self.beat(held))).await {
                 Either::Left((done, _)) => return Ok(Kept::Yes(done)),
                 Either::Right((Ok(true), _)) => {}
                 Either::Right((Ok(false), _)) => return Ok(Kept::Lost),
                 Either::Right((Err(error), _)) => return Err(error),
             }
         }
+    }
+
+    /// Runs a commit to its end, whatever becomes of what is held: one that is given up may take place all the same, and
+    /// nobody would tell the ledger. Where the lease has passed on, it is fenced.
+    pub(super) async fn to_its_end<T>(&self, held: Held<'_>, commit: impl Future<Output = T>) -> T {
+        let mut commit = pin!(commit);
+        loop {
+            match select(commit.as_mut(), pin!(self.beat(held))).await {
+                Either::Left((done, _)) => return done,
+                Either::Right((Ok(_), _)) => {}
+                Either::Right((Err(error), _)) => tracing::warn!(%error, "a lease was not prolonged"),
+            }
+        }
+    }
+
+    async fn beat(&self, held: Held<'_>) -> Result<bool> {
+        self.clock.sleep(self.settings.lease_ttl() / 3).await;
+        self.prolong(held).await
     }
 
     /// Prolongs what is held; `false` where the claim was stopped or passed to another worker.

@@ -160,5 +160,10 @@ pub(super) async fn tidy(engine: Engine, port: Port, id: BackfillId) -> Result<S
     if state.holds_partitions() {
         engine.cancel(&id, &"eve".into(), "the history is over").await?;
     }
+    // Whoever committed and was stopped before the ledger knew is found now.
+    let stopped = [BackfillState::Aborted, BackfillState::Cancelled];
+    if stopped.contains(&engine.backfill(&id).await?.state) {
+        let _ = engine.close(&id, &"eve".into(), false).await?;
+    }
     Ok(engine.backfill(&id).await?.state.name().to_owned())
 }
