@@ -3,6 +3,7 @@
 use std::future::Future;
 use std::pin::pin;
 
+use chrono::{DateTime, Utc};
 use futures::future::{Either, select};
 
 use crate::domain::ids::{TableId, WorkerId};
@@ -99,11 +100,16 @@ impl Engine {
         if !self.settings.leases {
             return Ok(Leased::Yes(None));
         }
+        let ttl = self.settings.lease_ttl();
+        // The lease may be that of an earlier attempt at this very task, which ends by itself where its worker has died.
+        let again = claim.is_some_and(|claim| claim.attempt > 1);
+        let own_until = if again { self.clock.now() + ttl } else { DateTime::<Utc>::MIN_UTC };
         loop {
-            let (ttl, now) = (self.settings.lease_ttl(), self.clock.now());
+            let now = self.clock.now();
             let fence = retried(self, || self.ledger.acquire(table, scope, holder, ttl, now)).await?;
             match (fence, policy) {
                 (Some(fence), _) => return Ok(Leased::Yes(Some(fence))),
+                (None, _) if now <= own_until => {}
                 (None, WhenLeased::Skip) => return Ok(Leased::LeftToOther),
                 (None, WhenLeased::Fail) => {
                     return Err(Error::new(ErrorKind::State, "another run holds a lease on the partition")

@@ -36,7 +36,7 @@ enum Prepared {
     /// It needs none.
     Ended(TaskEnd),
     /// It is staged, or what it brings back is known.
-    Commit(Box<TaskResult>, Change),
+    Commit(Box<(TaskResult, Change)>),
 }
 
 /// What earlier attempts and other tasks have staged.
@@ -63,8 +63,10 @@ impl Engine {
             let lease = self.lease(&at.task.table, &at.task.scope, &at.holder(), policy, at.claim).await?;
             let fence = match lease {
                 Leased::Yes(fence) => fence,
+                // The other may be this very work, before it died.
                 Leased::LeftToOther => {
-                    return Ok(TaskEnd::Skipped("another run holds the partition".to_owned()));
+                    let skipped = || TaskEnd::Skipped("another run holds the partition".to_owned());
+                    return Ok(self.adopt(at, &noted).await?.unwrap_or_else(skipped));
                 }
                 Leased::Lost => return Ok(TaskEnd::Lost),
             };
@@ -92,8 +94,9 @@ impl Engine {
             Kept::Lost => Ok(Some(TaskEnd::Lost)),
             Kept::Yes(Err(error)) => Err(error),
             Kept::Yes(Ok(Prepared::Ended(end))) => Ok(Some(end)),
-            Kept::Yes(Ok(Prepared::Commit(result, change))) => {
-                self.to_its_end(held, self.commit_task(at, *result, change, held.fence)).await
+            Kept::Yes(Ok(Prepared::Commit(ready))) => {
+                let (result, change) = *ready;
+                self.to_its_end(held, self.commit_task(at, result, change, held.fence)).await
             }
         }
     }
@@ -105,7 +108,7 @@ impl Engine {
         }
         if let Action::Restore { kept, .. } = &at.task.action {
             let result = self.restore_result(at).await?;
-            return Ok(Prepared::Commit(Box::new(result), Change::Restore(kept.clone())));
+            return Ok(Prepared::Commit(Box::new((result, Change::Restore(kept.clone())))));
         }
         let resolved = self.resolve(at, Pinning::Committed).await?;
         if let Some(why) = self.unchanged(at, &resolved).await? {
@@ -129,7 +132,7 @@ impl Engine {
                 .with_advice("nothing was committed; look at the logic or at the expectations"));
         }
         let staged = result.staged.clone().ok_or_else(|| Error::internal("a task staged nothing"))?;
-        Ok(Prepared::Commit(Box::new(result), Change::Apply(staged)))
+        Ok(Prepared::Commit(Box::new((result, Change::Apply(staged)))))
     }
 
     async fn commit_task(

@@ -22,7 +22,7 @@ use crate::ports::ledger::BackfillState;
 pub(super) type Life = BoxFuture<'static, Result<String>>;
 
 /// The life of the actor of a step; `None` where the step is one that the scheduler does itself.
-pub(super) fn life(act: &Act, engine: Engine, port: Port) -> Option<Life> {
+pub(super) fn life(act: &Act, engine: Engine, port: &Port) -> Option<Life> {
     let worker = WorkerId::new(format!("w{}", port.actor));
     Some(match act.clone() {
         Act::Schedule { run, job, day, force, keep, leased } => {

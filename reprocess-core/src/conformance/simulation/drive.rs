@@ -210,7 +210,7 @@ impl Sim {
 
     fn spawn_act(&mut self, step: &Step) -> Law<usize> {
         let act = step.act.clone();
-        let life = move |engine, port| actors::life(&act, engine, port);
+        let life = move |engine, port| actors::life(&act, engine, &port);
         self.spawn(&format!("{:?}", step.act), step.faults.clone(), life)
     }
 

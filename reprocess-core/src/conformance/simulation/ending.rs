@@ -73,7 +73,7 @@ async fn tidy(sim: &mut Sim) -> Law {
 
 async fn must(sim: &mut Sim, act: &Act) -> Law<String> {
     let again = act.clone();
-    let done = sim.alone("End", move |engine, port| actors::life(&again, engine, port)).await?;
+    let done = sim.alone("End", move |engine, port| actors::life(&again, engine, &port)).await?;
     done.map_err(|e| format!("at the end, {act:?} fails: {e:?}"))
 }
 
