@@ -18,21 +18,12 @@ use super::plant::Plant;
 use crate::error::{Error, ErrorKind, Result};
 use crate::ports::clock::Clock;
 
-/// The calls after which everything is audited.
-const WRITES: [&str; 12] = [
-    "create",
-    "stage",
-    "discard",
-    "commit",
-    "forget",
-    "transition",
-    "leave",
-    "restage",
-    "prepare",
-    "release_deliveries",
-    "finish",
-    "record_failed",
-];
+/// The calls after which the tables are audited.
+const TABLE_WRITES: [&str; 5] = ["create", "stage", "discard", "commit", "forget"];
+
+/// The calls after which the ledger is.
+const LEDGER_WRITES: [&str; 8] =
+    ["commit", "transition", "leave", "restage", "prepare", "release_deliveries", "finish", "record_failed"];
 
 /// What all actors of one history share.
 pub(super) struct World {
@@ -61,8 +52,19 @@ pub(super) struct State {
     pub(super) trace: Trace,
     /// The first law that was broken.
     pub(super) broken: Option<String>,
-    /// Whether a call since the last audit may have written.
-    pub(super) dirty: bool,
+    /// What calls since the last audit may have written.
+    pub(super) written: Written,
+}
+
+/// What is to be audited.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Written {
+    pub(super) tables: bool,
+    pub(super) ledger: bool,
+}
+
+impl Written {
+    pub(super) const ALL: Self = Self { tables: true, ledger: true };
 }
 
 /// What the world knows of an actor.
@@ -129,7 +131,7 @@ impl World {
             steps: 0,
             trace,
             broken: None,
-            dirty: false,
+            written: Written::default(),
         };
         Arc::new(Self { state: Mutex::new(state), plant })
     }
@@ -290,7 +292,8 @@ impl Port {
         {
             let mut state = self.world.lock();
             state.trace.calls += 1;
-            state.dirty |= WRITES.contains(&call);
+            state.written.tables |= TABLE_WRITES.contains(&call);
+            state.written.ledger |= LEDGER_WRITES.contains(&call);
             saw(&mut state, &answer);
         }
         match &answer {
