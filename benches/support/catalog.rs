@@ -11,6 +11,7 @@ use reprocess::domain::partition::{PartitionKey, Partitioning};
 use reprocess::domain::plan::facts::{CurrentRun, Existing, Facts, Offer, Registered};
 use reprocess::domain::plan::{Plan, expand, plan};
 use reprocess::domain::request::{Request, Selection};
+use reprocess::domain::scope::Scope;
 use reprocess::domain::slice::Base;
 
 /// Jobs of one chain.
@@ -81,8 +82,8 @@ impl World {
             schema_change: true,
             shadow: true,
         };
-        for (table, scope) in needs.bases {
-            let partitions = scope.partitions().into_iter().map(|key| (key, "7".into())).collect();
+        for (table, scopes) in needs.bases {
+            let partitions = scopes.iter().flat_map(Scope::partitions).map(|key| (key, "7".into())).collect();
             facts.bases.insert(table.clone(), Base::new("9".into(), partitions));
             facts.offers.insert(table, all);
         }

@@ -4,5 +4,6 @@
 
 pub(crate) mod catalog;
 pub(crate) mod memory;
+pub(crate) mod rows;
 #[cfg(feature = "sqlite")]
 pub(crate) mod sales;

@@ -2,13 +2,10 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
-use chrono::{Days, NaiveDate};
+use super::rows::{batches, date, schema};
 use futures::{StreamExt, stream};
-use reprocess::arrow::array::types::Date32Type;
-use reprocess::arrow::array::{ArrayRef, Date32Array, Float64Array, Int64Array, RecordBatch, StringArray};
-use reprocess::arrow::schema::{DataType, Field, Schema, SchemaRef};
+use reprocess::arrow::array::{Array, Date32Array, Float64Array, Int64Array, RecordBatch, StringArray};
 use reprocess::domain::interval::Grain;
 use reprocess::domain::job::TableSpec;
 use reprocess::domain::partition::{PartitionKey, Partitioning};
@@ -24,40 +21,6 @@ use reprocess::ports::writer::{
 use reprocess::sqlite::{SqliteConfig, SqliteDatabase, SqliteTable};
 use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection, SqliteJournalMode, SqliteSynchronous};
 use sqlx::{AssertSqlSafe, ConnectOptions, Connection, Executor};
-
-const BATCH: u32 = 8_192;
-
-/// Rows of one day, in batches that are made as they are asked for.
-pub(crate) fn batches(day: u32, rows: u32, salt: i64) -> impl Iterator<Item = RecordBatch> {
-    (0..rows.div_ceil(BATCH)).map(move |n| batch(day, n * BATCH, (rows - n * BATCH).min(BATCH), salt))
-}
-
-fn batch(day: u32, from: u32, rows: u32, salt: i64) -> RecordBatch {
-    let date = Date32Type::from_naive_date(date(day));
-    let ids = || (from..from + rows).map(|i| i64::from(day) * 10_000_000 + i64::from(i));
-    let columns: Vec<ArrayRef> = vec![
-        Arc::new(Date32Array::from_iter_values(ids().map(|_| date))),
-        Arc::new(Int64Array::from_iter_values(ids())),
-        Arc::new(StringArray::from_iter_values(ids().map(|id| format!("customer {}", id % 7_919)))),
-        Arc::new(Int64Array::from_iter_values(ids().map(|id| id % 1_000 + salt))),
-        Arc::new(Float64Array::from_iter_values((from..from + rows).map(|i| f64::from(i % 10_007) / 8.0))),
-    ];
-    RecordBatch::try_new(schema(), columns).unwrap()
-}
-
-fn date(day: u32) -> NaiveDate {
-    NaiveDate::from_ymd_opt(2026, 1, 1).unwrap() + Days::new(u64::from(day))
-}
-
-fn schema() -> SchemaRef {
-    Arc::new(Schema::new(vec![
-        Field::new("day", DataType::Date32, false),
-        Field::new("id", DataType::Int64, false),
-        Field::new("customer", DataType::Utf8, true),
-        Field::new("cents", DataType::Int64, true),
-        Field::new("weight", DataType::Float64, true),
-    ]))
-}
 
 /// The table through the library.
 #[derive(Debug)]

@@ -145,7 +145,8 @@ fn a_total_that_misses_its_prediction_is_a_finding_in_that_partition() {
          was -1 (abort)"
     );
     assert_eq!(verdict.findings[0].kind, FindingKind::NotMet);
-    assert_eq!(verdict.findings[0].expectation.as_ref(), Some(&expectations[0]));
+    let of_that_day = departures_change(Prediction::PerPartition([(day(2), number(-4))].into()));
+    assert_eq!(verdict.findings[0].expectation, Some(of_that_day));
     let json = serde_json::to_string(&verdict).unwrap();
     assert_eq!(serde_json::from_str::<Verdict>(&json).unwrap(), verdict);
 }

@@ -125,7 +125,8 @@ impl Engine {
         self.stop(id, BackfillState::Aborted, by, why).await
     }
 
-    /// A person stops a backfill: tasks that run are stopped, what was staged is discarded, what is committed stays.
+    /// A person stops a backfill: tasks that run are stopped, what was staged is discarded, what is committed stays. A
+    /// commit that is on its way may still land; [`close`](Self::close) looks for it once more.
     pub async fn cancel(&self, id: &BackfillId, by: &Actor, why: &str) -> Result<()> {
         self.stop(id, BackfillState::Cancelled, by, why).await
     }
@@ -147,6 +148,7 @@ impl Engine {
             self.go(id, &change).await?;
         }
         // Also where it was stopped before: that call may have died in between.
+        self.settle(&record, &tasks).await?;
         self.discard(&record.plan, &tasks).await;
         self.release(&record.plan).await;
         self.tell(&record.plan, to, why).await;
@@ -205,7 +207,6 @@ impl Engine {
     /// left stale downstream.
     pub async fn close(&self, id: &BackfillId, by: &Actor, forget: bool) -> Result<Closed> {
         let record = self.backfill(id).await?;
-        let rows = self.ledger.changes(id).await?;
         let tasks = self.ledger.tasks(id).await?;
         if record.state != BackfillState::Closed {
             let change = StateChange {
@@ -217,7 +218,9 @@ impl Engine {
             };
             self.go(id, &change).await?;
         }
+        self.settle(&record, &tasks).await?;
         self.discard(&record.plan, &tasks).await;
+        let rows = self.ledger.changes(id).await?;
         if forget {
             for row in &rows {
                 if let Some(kept) = &row.record.kept {

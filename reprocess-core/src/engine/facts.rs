@@ -46,7 +46,7 @@ impl Engine {
         for (table, slices) in &needs.slices {
             self.read_facts(table, slices, &mut facts).await?;
         }
-        for (table, scope) in &needs.bases {
+        for (table, scopes) in &needs.bases {
             let writer = self.host.writer(table)?;
             let offers = writer.capabilities();
             let offer = Offer {
@@ -58,7 +58,16 @@ impl Engine {
                 shadow: offers.shadow && writer.staged().is_some(),
             };
             facts.offers.insert(table.clone(), offer);
-            facts.bases.insert(table.clone(), writer.head(scope).await?);
+            let mut base: Option<Base> = None;
+            for scope in scopes {
+                let head = writer.head(scope).await?;
+                // The table's version is the earlier one, from which on a commit is looked for.
+                match &mut base {
+                    Some(base) => base.partitions.extend(head.partitions),
+                    None => base = Some(head),
+                }
+            }
+            facts.bases.extend(base.map(|base| (table.clone(), base)));
         }
         for (name, units) in &needs.units {
             let job = self.host.catalog().job(name)?;

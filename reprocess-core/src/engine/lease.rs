@@ -3,6 +3,7 @@
 use std::future::Future;
 use std::pin::pin;
 
+use chrono::{DateTime, Utc};
 use futures::future::{Either, select};
 
 use crate::domain::ids::{TableId, WorkerId};
@@ -45,17 +46,31 @@ impl Engine {
         let mut work = pin!(work);
         loop {
             // The work is polled while its lease is prolonged: it could hold the connection that this needs.
-            let beat = pin!(async {
-                self.clock.sleep(self.settings.lease_ttl() / 3).await;
-                self.prolong(held).await
-            });
-            match select(work.as_mut(), beat).await {
+            match select(work.as_mut(), pin!(self.beat(held))).await {
                 Either::Left((done, _)) => return Ok(Kept::Yes(done)),
                 Either::Right((Ok(true), _)) => {}
                 Either::Right((Ok(false), _)) => return Ok(Kept::Lost),
                 Either::Right((Err(error), _)) => return Err(error),
             }
         }
+    }
+
+    /// Runs a commit to its end, whatever becomes of what is held: one that is given up may take place all the same, and
+    /// nobody would tell the ledger. Where the lease has passed on, it is fenced.
+    pub(super) async fn to_its_end<T>(&self, held: Held<'_>, commit: impl Future<Output = T>) -> T {
+        let mut commit = pin!(commit);
+        loop {
+            match select(commit.as_mut(), pin!(self.beat(held))).await {
+                Either::Left((done, _)) => return done,
+                Either::Right((Ok(_), _)) => {}
+                Either::Right((Err(error), _)) => tracing::warn!(%error, "a lease was not prolonged"),
+            }
+        }
+    }
+
+    async fn beat(&self, held: Held<'_>) -> Result<bool> {
+        self.clock.sleep(self.settings.lease_ttl() / 3).await;
+        self.prolong(held).await
     }
 
     /// Prolongs what is held; `false` where the claim was stopped or passed to another worker.
@@ -85,11 +100,16 @@ impl Engine {
         if !self.settings.leases {
             return Ok(Leased::Yes(None));
         }
+        let ttl = self.settings.lease_ttl();
+        // The lease may be that of an earlier attempt at this very task, which ends by itself where its worker has died.
+        let again = claim.is_some_and(|claim| claim.attempt > 1);
+        let own_until = if again { self.clock.now() + ttl } else { DateTime::<Utc>::MIN_UTC };
         loop {
-            let (ttl, now) = (self.settings.lease_ttl(), self.clock.now());
+            let now = self.clock.now();
             let fence = retried(self, || self.ledger.acquire(table, scope, holder, ttl, now)).await?;
             match (fence, policy) {
                 (Some(fence), _) => return Ok(Leased::Yes(Some(fence))),
+                (None, _) if now <= own_until => {}
                 (None, WhenLeased::Skip) => return Ok(Leased::LeftToOther),
                 (None, WhenLeased::Fail) => {
                     return Err(Error::new(ErrorKind::State, "another run holds a lease on the partition")

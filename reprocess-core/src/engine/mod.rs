@@ -14,6 +14,7 @@ mod publish;
 mod record;
 mod run;
 mod settings;
+mod settle;
 mod stage;
 mod task;
 

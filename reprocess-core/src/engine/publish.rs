@@ -15,7 +15,7 @@ use crate::engine::Engine;
 use crate::engine::commit::{Committing, Ended};
 use crate::engine::control::wrong_state;
 use crate::engine::execute::origin;
-use crate::engine::lease::{Held, Kept, Leased};
+use crate::engine::lease::{Held, Leased};
 use crate::engine::record::{Attempt, Beside, Origin};
 use crate::engine::task::expect;
 use crate::error::{Error, ErrorKind, Result};
@@ -167,17 +167,16 @@ impl Engine {
             };
             let held = Held { claim: None, fence: fence.as_ref() };
             let work = self.commit_group(record, staged, &tasks, worker, beside, fence.as_ref());
-            let ended = self.holding(held, work).await;
+            let ended = self.to_its_end(held, work).await;
             self.unlease(fence.as_ref()).await;
             match ended? {
-                Kept::Yes(Ok(Ended::Done)) => return Ok(None),
-                Kept::Yes(Ok(Ended::Moved(moved))) => {
+                Ended::Done => return Ok(None),
+                Ended::Moved(moved) => {
                     let under = |t: &&&Task| moved.iter().any(|m| t.scope.covers(&m.partition));
                     let ids = tasks.iter().filter(under).map(|t| t.id).collect();
                     return Ok(Some((moved, ids)));
                 }
-                Kept::Yes(Ok(Ended::Fenced)) | Kept::Lost => {}
-                Kept::Yes(Err(error)) => return Err(error),
+                Ended::Fenced => {}
             }
         }
     }

@@ -14,7 +14,7 @@ use crate::domain::plan::Task;
 use crate::domain::profile::Profile;
 use crate::domain::request::{Mode, Request};
 use crate::domain::slice::Base;
-use crate::domain::validate::{Expectation, Prediction, Severity, Verdict, validate};
+use crate::domain::validate::{Expectation, Severity, Verdict, validate};
 use crate::domain::value::Value;
 use crate::engine::Engine;
 use crate::engine::lease::retried;
@@ -179,19 +179,7 @@ fn merges_unseen(at: &Attempt<'_>, job: &JobSpec) -> bool {
 /// The expectations of a request that are about a job, with predictions for the given units only.
 fn expectations(request: &Request, job: &JobSpec, units: &[PartitionKey]) -> Vec<(Expectation, Severity)> {
     let about = request.expectations.iter().filter(|e| e.job.as_ref().is_none_or(|name| *name == job.name));
-    let narrowed = |expectation: &Expectation| match expectation {
-        Expectation::TotalChanges { column, by: Prediction::PerPartition(by), tolerance } => {
-            let own =
-                by.iter().filter(|(key, _)| units.contains(key)).map(|(k, d)| (k.clone(), *d)).collect();
-            Expectation::TotalChanges {
-                column: column.clone(),
-                by: Prediction::PerPartition(own),
-                tolerance: *tolerance,
-            }
-        }
-        other => other.clone(),
-    };
-    about.map(|e| (narrowed(&e.expectation), e.severity)).collect()
+    about.map(|e| (e.expectation.only(units), e.severity)).collect()
 }
 
 fn visibility(request: &Request) -> Visibility {

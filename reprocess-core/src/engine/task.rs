@@ -14,8 +14,8 @@ use crate::engine::lease::{Held, Kept, Leased, retried};
 use crate::engine::pins::{Pinning, Resolved};
 use crate::engine::record::{Attempt, profile_of};
 use crate::error::{Error, ErrorKind, Result};
-use crate::ports::ledger::{Fence, TaskResult};
-use crate::ports::writer::{Change, CommitEntry, Found, Moved, PartitionWriter};
+use crate::ports::ledger::{Fence, LedgerRow, TaskResult};
+use crate::ports::writer::{Change, Commit, CommitEntry, Found, Moved, PartitionWriter};
 
 /// How an attempt at a task ended.
 #[derive(Debug)]
@@ -28,6 +28,15 @@ pub(super) enum TaskEnd {
     Skipped(String),
     /// Stopped, or passed to another worker.
     Lost,
+}
+
+/// A task before its commit.
+#[derive(Debug)]
+enum Prepared {
+    /// It needs none.
+    Ended(TaskEnd),
+    /// It is staged, or what it brings back is known.
+    Commit(Box<(TaskResult, Change)>),
 }
 
 /// What earlier attempts and other tasks have staged.
@@ -54,22 +63,22 @@ impl Engine {
             let lease = self.lease(&at.task.table, &at.task.scope, &at.holder(), policy, at.claim).await?;
             let fence = match lease {
                 Leased::Yes(fence) => fence,
+                // The other may be this very work, before it died.
                 Leased::LeftToOther => {
-                    return Ok(TaskEnd::Skipped("another run holds the partition".to_owned()));
+                    let skipped = || TaskEnd::Skipped("another run holds the partition".to_owned());
+                    return Ok(self.adopt(at, &noted).await?.unwrap_or_else(skipped));
                 }
                 Leased::Lost => return Ok(TaskEnd::Lost),
             };
             let held = Held { claim: at.claim, fence: fence.as_ref() };
-            let end = self.holding(held, self.run_direct(at, &mut noted, fence.as_ref())).await;
+            let end = self.run_direct(at, &mut noted, held).await;
             self.unlease(fence.as_ref()).await;
             match end? {
-                Kept::Yes(Ok(Some(end))) => return Ok(end),
+                Some(end) => return Ok(end),
                 // Fenced: the lease had passed to another, or the claim had. With the claim it is taken again, the stamp
                 // is asked for first, and what is staged is not computed again.
-                Kept::Yes(Ok(None)) if self.prolong(Held { claim: at.claim, fence: None }).await? => {}
-                Kept::Yes(Ok(None)) => return Ok(TaskEnd::Lost),
-                Kept::Yes(Err(error)) => return Err(error),
-                Kept::Lost => return Ok(TaskEnd::Lost),
+                None if self.prolong(Held { claim: at.claim, fence: None }).await? => {}
+                None => return Ok(TaskEnd::Lost),
             }
         }
     }
@@ -79,27 +88,40 @@ impl Engine {
         &self,
         at: &Attempt<'_>,
         noted: &mut Noted,
-        fence: Option<&Fence>,
+        held: Held<'_>,
     ) -> Result<Option<TaskEnd>> {
+        match self.holding(held, self.prepare(at, noted)).await? {
+            Kept::Lost => Ok(Some(TaskEnd::Lost)),
+            Kept::Yes(Err(error)) => Err(error),
+            Kept::Yes(Ok(Prepared::Ended(end))) => Ok(Some(end)),
+            Kept::Yes(Ok(Prepared::Commit(ready))) => {
+                let (result, change) = *ready;
+                self.to_its_end(held, self.commit_task(at, result, change, held.fence)).await
+            }
+        }
+    }
+
+    /// Everything up to the commit.
+    async fn prepare(&self, at: &Attempt<'_>, noted: &mut Noted) -> Result<Prepared> {
         if let Some(adopted) = self.adopt(at, noted).await? {
-            return Ok(Some(adopted));
+            return Ok(Prepared::Ended(adopted));
         }
         if let Action::Restore { kept, .. } = &at.task.action {
             let result = self.restore_result(at).await?;
-            return self.commit_task(at, result, Change::Restore(kept.clone()), fence).await;
+            return Ok(Prepared::Commit(Box::new((result, Change::Restore(kept.clone())))));
         }
         let resolved = self.resolve(at, Pinning::Committed).await?;
         if let Some(why) = self.unchanged(at, &resolved).await? {
             let (units, run, pinned_at) = (&at.task.units, &at.origin.run, resolved.pinned_at);
             retried(self, || self.ledger.found_unchanged(&at.task.table, units, run, pinned_at)).await?;
-            return Ok(Some(TaskEnd::Skipped(why)));
+            return Ok(Prepared::Ended(TaskEnd::Skipped(why)));
         }
         let result = match self.reusable(at, noted).await? {
             Some(result) => result,
             None => {
                 let result = self.stage(at, &resolved, &at.task.base).await?;
                 if !self.note(at, &result).await? {
-                    return Ok(Some(TaskEnd::Lost));
+                    return Ok(Prepared::Ended(TaskEnd::Lost));
                 }
                 noted.own = Some(result.clone());
                 result
@@ -110,7 +132,7 @@ impl Engine {
                 .with_advice("nothing was committed; look at the logic or at the expectations"));
         }
         let staged = result.staged.clone().ok_or_else(|| Error::internal("a task staged nothing"))?;
-        self.commit_task(at, result, Change::Apply(staged), fence).await
+        Ok(Prepared::Commit(Box::new((result, Change::Apply(staged)))))
     }
 
     async fn commit_task(
@@ -198,13 +220,18 @@ impl Engine {
                 return Err(unknown(writer, &entry));
             }
         };
+        self.tell_of(at, noted, &commit).await?;
+        Ok(Some(TaskEnd::Committed))
+    }
+
+    /// Tells the ledger of a commit that was found.
+    pub(super) async fn tell_of(&self, at: &Attempt<'_>, noted: &Noted, commit: &Commit) -> Result<()> {
         let result = match &noted.own {
             Some(result) => result.clone(),
             None => self.adopted_result(at, &commit.partitions).await?,
         };
         let entry = self.entry(at, Change::Adopt, &result)?;
-        retried(self, || self.ledger.finish(&commit, std::slice::from_ref(&entry))).await?;
-        Ok(Some(TaskEnd::Committed))
+        retried(self, || self.ledger.finish(commit, std::slice::from_ref(&entry))).await
     }
 
     /// What can still be said of a commit whose staged set is gone.
@@ -240,7 +267,10 @@ impl Engine {
         result.before = retried(self, || writer.profile(&at.task.scope, &job.profile)).await?.1;
         let Action::Restore { undo, .. } = &at.task.action else { return Ok(result) };
         let rows = self.ledger.run(undo).await?;
-        let undone = rows.into_iter().filter(|r| at.task.units.contains(&r.record.partition));
+        let of_task = |row: &LedgerRow| {
+            row.record.table == at.task.table && at.task.units.contains(&row.record.partition)
+        };
+        let undone = rows.into_iter().filter(of_task);
         result.after = undone.filter_map(|r| r.record.before).collect();
         Ok(result)
     }

@@ -117,16 +117,22 @@ impl LedgerReader for SqliteLedger {
         let mut tx = self.db.begin_read().await?;
         let mut outdated = Vec::new();
         for (job, version) in versions {
-            let found: Vec<(String, String, Option<String>, String)> = sqlx::query_as(OUTDATED)
+            let found: Vec<Option<String>> = sqlx::query_scalar(OUTDATED)
                 .bind(job.as_str())
                 .bind(version.as_str())
                 .fetch_all(&mut *tx)
                 .await
                 .doing("read outdated partitions")?;
-            for (table, key, logic, run) in found {
-                let logic = logic.map(LogicVersion::new);
-                let (job, table, partition) = (job.clone(), TableId::new(table), parsed(&key)?);
-                outdated.push(Outdated { job, table, partition, logic, run: RunId::new(run) });
+            for list in found.iter().flatten() {
+                let list: Vec<(TableId, PartitionKey, Option<LogicVersion>, RunId)> = parsed(list)?;
+                let row = |(table, partition, logic, run)| Outdated {
+                    job: job.clone(),
+                    table,
+                    partition,
+                    logic,
+                    run,
+                };
+                outdated.extend(list.into_iter().map(row));
             }
         }
         outdated.sort_by(|a, b| (&a.job, &a.table, &a.partition).cmp(&(&b.job, &b.table, &b.partition)));
@@ -194,12 +200,16 @@ pub(super) const RECENT: &str = "
     SELECT position, record FROM reprocess_run WHERE job = ?1 AND is_current = 1 ORDER BY position DESC LIMIT ?2";
 
 /// Three searches of one index, since one for \"is another\" would read every row of the job.
+/// One list for each way to be outdated: tens of thousands of rows cost more on their way than in the index.
 pub(super) const OUTDATED: &str = "
-    SELECT table_id, key, logic, run FROM reprocess_run WHERE is_current = 1 AND job = ?1 AND logic < ?2
+    SELECT '[' || group_concat('[' || json_quote(table_id) || ',' || key || ',' || json_quote(logic) || ','
+        || json_quote(run) || ']') || ']' FROM reprocess_run WHERE is_current = 1 AND job = ?1 AND logic < ?2
     UNION ALL
-    SELECT table_id, key, logic, run FROM reprocess_run WHERE is_current = 1 AND job = ?1 AND logic > ?2
+    SELECT '[' || group_concat('[' || json_quote(table_id) || ',' || key || ',' || json_quote(logic) || ','
+        || json_quote(run) || ']') || ']' FROM reprocess_run WHERE is_current = 1 AND job = ?1 AND logic > ?2
     UNION ALL
-    SELECT table_id, key, logic, run FROM reprocess_run WHERE is_current = 1 AND job = ?1 AND logic IS NULL";
+    SELECT '[' || group_concat('[' || json_quote(table_id) || ',' || key || ',' || json_quote(logic) || ','
+        || json_quote(run) || ']') || ']' FROM reprocess_run WHERE is_current = 1 AND job = ?1 AND logic IS NULL";
 
 /// Clocks of several machines may disagree; a negative time counts as none.
 pub(super) const QUEUE_TIMES: &str = "

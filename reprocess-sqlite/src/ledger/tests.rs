@@ -1,13 +1,11 @@
 //! The ledger at size: what the questions answer over many rows, and that they search indexes.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
 use chrono::DateTime;
 use reprocess_core::domain::partition::PartitionKey;
-use reprocess_core::domain::slice::Base;
 use reprocess_core::domain::value::Value;
-use reprocess_core::ports::ledger::{LedgerReader, RunRecord, TaskFinish};
+use reprocess_core::ports::ledger::{LedgerReader, RunRecord};
 use serde_json::json;
 use sqlx::AssertSqlSafe;
 
@@ -135,107 +133,4 @@ async fn every_question_searches_an_index() {
     check(lease::OVERLAPPING, &[key, ROWID]).await;
     check(task::FREE, &["INDEX reprocess_task_ready", "INDEX reprocess_task_claimed"]).await;
     check(task::PROGRESS, &["COVERING INDEX reprocess_task_progress", "(id=?)"]).await;
-}
-
-/// Prints how long each question takes over a million rows: `cargo test -p reprocess-sqlite --release -- --ignored
-/// --nocapture a_million`.
-#[tokio::test]
-#[ignore = "prints times, asserts nothing"]
-#[allow(clippy::disallowed_methods, reason = "measures")]
-async fn a_million_rows() {
-    let folder = tempfile::tempdir().unwrap();
-    let start = std::time::Instant::now();
-    let ledger = filled(&folder, 50, 1_022_000).await;
-    println!("filled in {:?}", start.elapsed());
-    let start = std::time::Instant::now();
-    running(&ledger, 10_000).await;
-    println!("10,000 tasks filed in {:?}", start.elapsed());
-    let table = TableId::from("t7");
-    let days: Vec<_> = (0..DAYS).map(day).collect();
-    let versions =
-        |v: &str| (0..50).map(|j| (JobName::new(format!("j{j}")), LogicVersion::from(v))).collect();
-    macro_rules! timed {
-        ($($name:literal: $call:expr),+ $(,)?) => {$(
-            for turn in ["cold", "warm"] {
-                let start = std::time::Instant::now();
-                let answer = $call.await.unwrap();
-                let took = start.elapsed();
-                println!("{:<32} {turn} {took:>10.2?}  {} characters", $name, format!("{answer:?}").len());
-            }
-        )+};
-    }
-    timed! {
-        "position": ledger.position(),
-        "current of one": ledger.current(&table, &days[3..4]),
-        "current of 730": ledger.current(&table, &days),
-        "partitions": ledger.partitions(&table),
-        "recent 30": ledger.recent(&JobName::from("j7"), 30),
-        "outdated, none of 50 jobs": ledger.outdated(&versions("1")),
-        "outdated, 36500 of 50 jobs": ledger.outdated(&versions("2")),
-        "history of one": ledger.history(&table, &day(9), 20),
-        "history of the table": ledger.history(&table, &Default::default(), 20),
-        "run": ledger.run(&RunId::from("r3.7.9")),
-        "changes of 730": ledger.changes(&BackfillId::from("b3.7")),
-        "stale": ledger.stale(),
-    }
-    let (scope, worker) = (Scope::key(day(1)).unwrap(), WorkerId::from("w"));
-    let (fix, can_run, ttl, now) =
-        (BackfillId::from("fix"), [can_run()], Duration::from_secs(9), DateTime::UNIX_EPOCH);
-    let entries: Vec<_> = (0..DAYS).map(entry).collect();
-    timed! {
-        "acquire": ledger.acquire(&table, &scope, &worker, ttl, now),
-        "claim 4": ledger.claim(&fix, &worker, &can_run, 4, ttl, now),
-        "progress of 10,000": ledger.progress(&fix),
-        "finish one": ledger.finish(&committed(&entries[..1]), &entries[..1]),
-        "finish 730": ledger.finish(&committed(&entries), &entries),
-    }
-}
-
-fn can_run() -> (JobName, LogicVersion) {
-    ("j7".into(), "1".into())
-}
-
-/// A running backfill of so many tasks, each after the one before.
-async fn running(ledger: &SqliteLedger, tasks: u32) {
-    let mut tx = ledger.db.begin_write().await.unwrap();
-    for sql in [
-        "INSERT INTO reprocess_backfill VALUES ('fix', 1, 'running', 9, '{}', '', '', 0, 0, NULL)",
-        "WITH RECURSIVE n (i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i + 1 < ?)
-         INSERT INTO reprocess_task (backfill, generation, no, job, logic, state, waiting, attempt, queued_us, started_us,
-             finished_us)
-         SELECT 'fix', 1, i, 'j7', '1', iif(i < 5000, 'committed', 'pending'), i > 5010, 1, 0, 0, 9000 FROM n",
-        "INSERT INTO reprocess_task_after SELECT 'fix', 1, no - 1, no FROM reprocess_task WHERE no > 0 AND no < ?",
-    ] {
-        sqlx::query(sql).bind(tasks).execute(&mut *tx).await.unwrap();
-    }
-    tx.commit().await.unwrap();
-}
-
-fn entry(number: i64) -> CommitEntry {
-    let mut record: RunRecord = serde_json::from_str(&template()).unwrap();
-    (record.run, record.job, record.table) = ("new".into(), "j7".into(), "t7".into());
-    (record.partition, record.scope) = (day(number), Scope::key(day(number)).unwrap());
-    record.stamp.run = "new".into();
-    record.stamp.scope_digest = record.scope.digest();
-    let stale = vec![("j8".into(), "t8".into(), day(number)), ("j9".into(), "t9".into(), day(number))];
-    CommitEntry {
-        scope: record.scope.clone(),
-        change: reprocess_core::ports::writer::Change::Adopt,
-        stamp: record.stamp.clone(),
-        attempt: 1,
-        finish: TaskFinish {
-            records: vec![record],
-            task: None,
-            deliver: true,
-            stale,
-            pinned_at: 0,
-            reads: vec![],
-        },
-    }
-}
-
-fn committed(entries: &[CommitEntry]) -> Commit {
-    let keys = entries.iter().flat_map(|entry| entry.scope.partitions());
-    let partitions = Base::new("9".into(), keys.map(|key| (key, "9".into())).collect());
-    Commit { version: "9".into(), partitions, attempts: Vec::new(), kept: None, recorded: false, order: 0 }
 }

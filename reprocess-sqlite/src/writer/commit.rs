@@ -7,7 +7,7 @@ use reprocess_core::ports::ledger::{Fence, RunLedger};
 use reprocess_core::ports::writer::{
     Change, Commit, CommitEntry, CommitOutcome, CommitRequest, Moved, MovedBy, StampId,
 };
-use reprocess_core::{Error, ErrorKind, Result};
+use reprocess_core::{ErrorKind, Result};
 use sqlx::{Sqlite, Transaction};
 
 use super::apply::{Applied, apply};
@@ -152,41 +152,10 @@ fn attempt(entry: &CommitEntry) -> u32 {
 }
 
 fn check(table: &SqliteTable, request: &CommitRequest<'_>) -> Result<()> {
-    if request.entries.is_empty() {
-        return Err(Error::invalid("a commit without entries would do nothing"));
-    }
-    for (place, entry) in request.entries.iter().enumerate() {
-        check_entry(table, request, entry).map_err(|e| e.with_context("stamp", &entry.stamp))?;
-        let mut before = request.entries.iter().take(place);
-        if let Some(other) = before.find(|o| o.stamp == entry.stamp || o.scope.overlaps(&entry.scope)) {
-            return Err(Error::invalid("two entries of one commit touch the same partitions")
-                .with_context("stamp", &entry.stamp)
-                .with_context("stamp", &other.stamp));
-        }
-    }
-    Ok(())
-}
-
-fn check_entry(table: &SqliteTable, request: &CommitRequest<'_>, entry: &CommitEntry) -> Result<()> {
-    match &entry.change {
-        Change::Apply(staged) if staged.scope == entry.scope && staged.id.stamp == entry.stamp => {}
-        Change::Apply(_) => {
-            return Err(Error::invalid("an entry has another stamp or scope than its staged set"));
-        }
-        Change::Restore(_) => {}
-        Change::Adopt => return Err(Error::invalid("an adopted commit is only told to the ledger")),
-    }
-    for key in entry.scope.partitions() {
-        let refuse = |message: &str| Err(Error::invalid(message).with_context("partition", &key));
+    for key in request.entries.iter().flat_map(|entry| entry.scope.partitions()) {
         table.spec().partitioning.check_key(&key)?;
-        if !request.base.partitions.contains_key(&key) {
-            return refuse("the base does not hold a partition of the commit");
-        }
-        if request.fence.is_some_and(|f| f.table != table.spec().id || !f.scope.covers(&key)) {
-            return refuse("the fence is not one for the scope of the commit");
-        }
     }
-    Ok(())
+    request.check(&table.spec().id)
 }
 
 async fn moved(

@@ -13,5 +13,4 @@ mod schema;
 mod shadow;
 mod source;
 mod support;
-mod times;
 mod types;

@@ -1,15 +1,16 @@
 //! A ledger that breaks one promise.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use chrono::{DateTime, Utc};
+use chrono::{DateTime, TimeDelta, Utc};
 
 use super::Broken;
-use crate::conformance::faults::reads_through;
-use crate::domain::ids::{Actor, BackfillId, JobName, LogicVersion, TableId, WorkerId};
+use crate::domain::ids::{Actor, BackfillId, JobName, LogicVersion, RunId, TableId, WorkerId};
+use crate::domain::interval::Interval;
+use crate::domain::partition::PartitionKey;
 use crate::domain::plan::{Plan, TaskId};
 use crate::domain::scope::Scope;
 use crate::error::Result;
@@ -25,7 +26,86 @@ pub(super) struct BrokenLedger {
     told: Mutex<BTreeSet<StampId>>,
 }
 
-reads_through!(BrokenLedger);
+#[async_trait]
+impl LedgerReader for BrokenLedger {
+    async fn position(&self) -> Result<u64> {
+        self.inner.position().await
+    }
+
+    async fn backfill(&self, id: &BackfillId) -> Result<Option<BackfillRecord>> {
+        self.inner.backfill(id).await
+    }
+
+    async fn backfills(&self, states: &[BackfillState]) -> Result<Vec<BackfillRecord>> {
+        self.inner.backfills(states).await
+    }
+
+    async fn tasks(&self, id: &BackfillId) -> Result<Vec<TaskRecord>> {
+        self.inner.tasks(id).await
+    }
+
+    async fn current(&self, table: &TableId, keys: &[PartitionKey]) -> Result<Vec<Option<LedgerRow>>> {
+        let mut rows = self.inner.current(table, keys).await?;
+        if self.is(Broken::KnowsEqualKeysOnly) {
+            for (row, key) in rows.iter_mut().zip(keys) {
+                row.take_if(|row| row.record.partition != *key);
+            }
+        }
+        Ok(rows)
+    }
+
+    async fn history(&self, table: &TableId, key: &PartitionKey, limit: u32) -> Result<Vec<LedgerRow>> {
+        let mut rows = self.inner.history(table, key, limit).await?;
+        rows.retain(|row| !self.is(Broken::RemembersEqualKeysOnly) || row.record.partition == *key);
+        Ok(rows)
+    }
+
+    async fn run(&self, run: &RunId) -> Result<Vec<LedgerRow>> {
+        self.inner.run(run).await
+    }
+
+    async fn changes(&self, backfill: &BackfillId) -> Result<Vec<LedgerRow>> {
+        self.inner.changes(backfill).await
+    }
+
+    async fn partitions(&self, table: &TableId) -> Result<Vec<PartitionKey>> {
+        self.inner.partitions(table).await
+    }
+
+    async fn recent(&self, job: &JobName, limit: u32) -> Result<Vec<LedgerRow>> {
+        self.inner.recent(job, limit).await
+    }
+
+    async fn outdated(&self, versions: &BTreeMap<JobName, LogicVersion>) -> Result<Vec<Outdated>> {
+        let mut outdated = self.inner.outdated(versions).await?;
+        outdated.retain(|row| !self.is(Broken::OutdatesKnownLogicOnly) || row.logic.is_some());
+        Ok(outdated)
+    }
+
+    async fn stale(&self) -> Result<Vec<StalePartition>> {
+        self.inner.stale().await
+    }
+
+    async fn progress(&self, id: &BackfillId) -> Result<Progress> {
+        let mut progress = self.inner.progress(id).await?;
+        if self.is(Broken::CountsNoTime) {
+            progress.busy_ms = 0;
+        }
+        Ok(progress)
+    }
+
+    async fn queue_times(&self, during: &Interval) -> Result<BTreeMap<Trigger, QueueTime>> {
+        let during = match self.is(Broken::CountsTheEndToo) {
+            true => Interval::new(during.start(), during.end() + TimeDelta::microseconds(1)).unwrap(),
+            false => *during,
+        };
+        self.inner.queue_times(&during).await
+    }
+
+    async fn deliveries(&self, filter: &DeliveryFilter) -> Result<Vec<DeliveryRecord>> {
+        self.inner.deliveries(filter).await
+    }
+}
 
 impl BrokenLedger {
     pub(super) fn new(inner: Arc<MemoryLedger>, broken: Broken) -> Self {
@@ -85,7 +165,12 @@ impl RunLedger for BrokenLedger {
         change: &StateChange,
         now: DateTime<Utc>,
     ) -> Result<Transition> {
-        self.inner.transition(id, change, now).await
+        match self.inner.transition(id, change, now).await? {
+            Transition::Elsewhere(from) if self.is(Broken::ChangesFromAnyState) => {
+                self.inner.transition(id, &StateChange { from, ..change.clone() }, now).await
+            }
+            transition => Ok(transition),
+        }
     }
 
     async fn claim(
@@ -181,6 +266,14 @@ impl RunLedger for BrokenLedger {
             if self.is(Broken::ForgetsWhatWasRead) {
                 entry.finish.reads.clear();
             }
+            if self.is(Broken::KeepsAFailure) {
+                let known = self.inner.run(&entry.stamp.run).await?;
+                let failed = |record: &RunRecord| {
+                    let same = |row: &&LedgerRow| row.record.partition == record.partition;
+                    known.iter().find(same).is_some_and(|row| row.record.status == RunStatus::Failed)
+                };
+                entry.finish.records.retain(|record| !failed(record));
+            }
         }
         self.inner.finish(commit, &entries).await
     }
@@ -188,8 +281,8 @@ impl RunLedger for BrokenLedger {
     async fn found_unchanged(
         &self,
         table: &TableId,
-        partitions: &[crate::domain::partition::PartitionKey],
-        run: &crate::domain::ids::RunId,
+        partitions: &[PartitionKey],
+        run: &RunId,
         pinned_at: u64,
     ) -> Result<()> {
         self.inner.found_unchanged(table, partitions, run, pinned_at).await

@@ -1,24 +1,26 @@
 //! A table that breaks one promise.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use arrow_array::RecordBatch;
-use arrow_schema::SchemaRef;
+use arrow_array::cast::AsArray;
+use arrow_array::{ArrayRef, RecordBatch, StringArray};
+use arrow_schema::{Schema, SchemaRef};
 use async_trait::async_trait;
-use futures::TryStreamExt;
+use futures::{StreamExt, TryStreamExt, stream};
 
 use super::Broken;
 use crate::conformance::world::{day, scope};
 use crate::domain::diff::{Diff, DiffSpec};
 use crate::domain::ids::{PartitionVersion, RunId, TableId, TableVersion};
 use crate::domain::job::TableSpec;
+use crate::domain::partition::PartitionKey;
 use crate::domain::profile::{Profile, ProfileSpec};
 use crate::domain::request::SchemaPolicy;
 use crate::domain::rows::partition_runs;
 use crate::domain::scope::Scope;
-use crate::domain::slice::{Base, Kept, Pin, Slice};
+use crate::domain::slice::{Base, Kept, Pin, Slice, TimeSlice};
 use crate::error::{Error, ErrorKind, Result};
 use crate::memory::MemoryTable;
 use crate::ports::reader::{Availability, RowStream, SnapshotReader};
@@ -48,11 +50,7 @@ impl BrokenTable {
     }
 
     /// The rows of partitions that are wanted.
-    fn only(
-        &self,
-        batch: &RecordBatch,
-        wanted: impl Fn(&crate::domain::partition::PartitionKey) -> bool,
-    ) -> RecordBatch {
+    fn only(&self, batch: &RecordBatch, wanted: impl Fn(&PartitionKey) -> bool) -> RecordBatch {
         let runs = partition_runs(&self.spec.partitioning, batch).unwrap();
         let parts: Vec<_> = runs
             .into_iter()
@@ -89,7 +87,30 @@ impl BrokenTable {
                 *version = now.clone();
             }
         }
+        if self.is(Broken::FillsInTheBase) {
+            for (key, version) in now.partitions {
+                base.partitions.entry(key).or_insert(version);
+            }
+        }
         Ok(base)
+    }
+
+    /// What comes of the rows of a stage on their way.
+    async fn received(&self, request: &StageRequest, rows: RecordBatch) -> Result<RecordBatch> {
+        let table = self.inner.schema().await?.unwrap();
+        Ok(match self.broken {
+            Broken::DropsStrayRows => self.only(&rows, |key| request.scope.covers(key)),
+            Broken::LosesTheNullPartition => {
+                self.only(&rows, |key| key.bound().any(|(_, value)| !value.is_null()))
+            }
+            Broken::TakesEmptyTextForNull => nulled(&rows),
+            Broken::AcceptsOtherColumns => widened(&rows, &table),
+            Broken::DropsRowsWithNull => rows.slice(0, 0),
+            Broken::WantsColumnsInOrder if rows.schema().field(0).name() != table.field(0).name() => {
+                return Err(Error::invalid("the columns come in another order"));
+            }
+            _ => rows,
+        })
     }
 
     /// Writes the rows of a committed stamp once more.
@@ -165,7 +186,11 @@ impl PartitionWriter for BrokenTable {
     }
 
     fn capabilities(&self) -> Capabilities {
-        self.inner.capabilities()
+        let mut offered = self.inner.capabilities();
+        if self.is(Broken::DoesWhatItDoesNotOffer) {
+            (offered.merge, offered.replace_dynamic) = (false, false);
+        }
+        offered
     }
 
     async fn schema(&self) -> Result<Option<SchemaRef>> {
@@ -180,7 +205,10 @@ impl PartitionWriter for BrokenTable {
     }
 
     async fn head(&self, scope: &Scope) -> Result<Base> {
-        self.inner.head(scope).await
+        match self.inner.head(scope).await {
+            Err(_) if self.is(Broken::AcceptsAnyScope) => self.inner.head(&Scope::whole_table()).await,
+            head => head,
+        }
     }
 
     async fn profile(&self, scope: &Scope, spec: &ProfileSpec) -> Result<(Base, Vec<Profile>)> {
@@ -189,6 +217,9 @@ impl PartitionWriter for BrokenTable {
 
     async fn stage(&self, request: &StageRequest, rows: Rows) -> Result<Staged> {
         let Rows::Stream { schema, stream } = rows else { return self.inner.stage(request, rows).await };
+        if let (true, Some((_, _, first))) = (self.is(Broken::KeepsTheFirstStaged), self.known(&request.id)) {
+            return Ok(first);
+        }
         let batches: Vec<_> = stream.try_collect().await?;
         let mut rows = arrow_select::concat::concat_batches(&schema, &batches).unwrap();
         let mut altered = request.clone();
@@ -200,12 +231,9 @@ impl PartitionWriter for BrokenTable {
             (Broken::DeletesRowsOfOthers, Intent::Merge(by)) => {
                 by.delete_vanished = by.delete_vanished.as_ref().map(|_| BTreeMap::new());
             }
-            (Broken::DropsStrayRows, _) => rows = self.only(&rows, |key| request.scope.covers(key)),
-            (Broken::LosesTheNullPartition, _) => {
-                rows = self.only(&rows, |key| key.bound().any(|(_, value)| !value.is_null()));
-            }
             _ => {}
         }
+        rows = self.received(request, rows).await?;
         let staged = match self.inner.stage(&altered, rows.clone().into()).await {
             Err(_) if self.is(Broken::AcceptsBadMergeKeys) && matches!(request.intent, Intent::Merge(_)) => {
                 altered.intent =
@@ -221,7 +249,11 @@ impl PartitionWriter for BrokenTable {
         let known = (altered, rows, staged.clone());
         self.staged.lock().unwrap_or_else(PoisonError::into_inner).insert(request.id.clone(), known);
         let digest = if self.is(Broken::DigestsNothing) { "same".to_owned() } else { staged.digest.clone() };
-        Ok(Staged { intent: request.intent.clone(), digest, ..staged })
+        let mut profiles = staged.profiles;
+        if self.is(Broken::ProfilesWhatCameOnly) {
+            profiles.retain(|profile| profile.rows > 0);
+        }
+        Ok(Staged { intent: request.intent.clone(), digest, profiles, ..staged })
     }
 
     async fn rebase(&self, staged: &Staged, _: &Base) -> Result<Staged> {
@@ -264,6 +296,10 @@ impl PartitionWriter for BrokenTable {
             asked.entries = &asked.entries[..asked.entries.len().min(1)];
         }
         let mut outcome = self.inner.commit(asked).await?;
+        if let (true, CommitOutcome::Committed(commit)) = (self.is(Broken::SaysTheLedgerKnows), &mut outcome)
+        {
+            commit.recorded = true;
+        }
         match &outcome {
             CommitOutcome::AlreadyCommitted(_) if self.is(Broken::ForgetsTheStamp) => {
                 self.write_again(&entries).await?;
@@ -303,9 +339,22 @@ impl PartitionWriter for BrokenTable {
     }
 }
 
+/// The rows with NULL in place of empty texts.
+fn nulled(rows: &RecordBatch) -> RecordBatch {
+    let column = |array: &ArrayRef| -> ArrayRef {
+        match array.as_string_opt::<i32>() {
+            Some(texts) => Arc::new(
+                texts.iter().map(|text| text.filter(|text| !text.is_empty())).collect::<StringArray>(),
+            ),
+            None => array.clone(),
+        }
+    };
+    RecordBatch::try_new(rows.schema(), rows.columns().iter().map(column).collect()).unwrap()
+}
+
 /// The rows with NULL in the columns they lack.
 fn widened(rows: &RecordBatch, schema: &SchemaRef) -> RecordBatch {
-    let column = |field: &std::sync::Arc<arrow_schema::Field>| match rows.column_by_name(field.name()) {
+    let column = |field: &Arc<arrow_schema::Field>| match rows.column_by_name(field.name()) {
         Some(array) => array.clone(),
         None => arrow_array::new_null_array(field.data_type(), rows.num_rows()),
     };
@@ -354,7 +403,20 @@ impl SnapshotReader for BrokenTable {
             let newest = crate::conformance::world::pin(&self.inner, pin.slice.clone()).await?;
             return self.inner.read(&newest).await;
         }
-        self.inner.read(pin).await
+        if let (true, Slice::Time(slice)) = (self.is(Broken::ReadsEveryCountry), &pin.slice) {
+            let every = Slice::Time(TimeSlice { only: PartitionKey::whole(), ..slice.clone() });
+            return self.inner.read(&crate::conformance::world::pin(&self.inner, every).await?).await;
+        }
+        let (schema, rows) = self.inner.read(pin).await?;
+        let batches: Vec<_> = rows.try_collect().await?;
+        let count: usize = batches.iter().map(RecordBatch::num_rows).sum();
+        let schema = match count {
+            0 if self.is(Broken::ForgetsTheColumnsOfNothing) => Schema::empty().into(),
+            _ => schema,
+        };
+        let kept = if self.is(Broken::EndsStreamsEarly) { 100 } else { usize::MAX };
+        let batches = batches.into_iter().map(move |batch| Ok(batch.slice(0, batch.num_rows().min(kept))));
+        Ok((schema, stream::iter(batches).boxed()))
     }
 }
 

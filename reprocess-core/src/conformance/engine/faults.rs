@@ -157,96 +157,83 @@ pub(crate) struct FaultyLedger {
     pub(crate) fuse: Arc<Fuse>,
 }
 
-/// Reads a ledger through to its `inner` one.
-macro_rules! reads_through {
-    ($ledger:ident) => {
-        #[async_trait]
-        impl LedgerReader for $ledger {
-            async fn position(&self) -> Result<u64> {
-                self.inner.position().await
-            }
+#[async_trait]
+impl LedgerReader for FaultyLedger {
+    async fn position(&self) -> Result<u64> {
+        self.inner.position().await
+    }
 
-            async fn backfill(&self, id: &BackfillId) -> Result<Option<BackfillRecord>> {
-                self.inner.backfill(id).await
-            }
+    async fn backfill(&self, id: &BackfillId) -> Result<Option<BackfillRecord>> {
+        self.inner.backfill(id).await
+    }
 
-            async fn backfills(&self, states: &[BackfillState]) -> Result<Vec<BackfillRecord>> {
-                self.inner.backfills(states).await
-            }
+    async fn backfills(&self, states: &[BackfillState]) -> Result<Vec<BackfillRecord>> {
+        self.inner.backfills(states).await
+    }
 
-            async fn tasks(&self, id: &BackfillId) -> Result<Vec<TaskRecord>> {
-                self.inner.tasks(id).await
-            }
+    async fn tasks(&self, id: &BackfillId) -> Result<Vec<TaskRecord>> {
+        self.inner.tasks(id).await
+    }
 
-            async fn current(
-                &self,
-                table: &TableId,
-                partitions: &[crate::domain::partition::PartitionKey],
-            ) -> Result<Vec<Option<LedgerRow>>> {
-                self.inner.current(table, partitions).await
-            }
+    async fn current(
+        &self,
+        table: &TableId,
+        partitions: &[crate::domain::partition::PartitionKey],
+    ) -> Result<Vec<Option<LedgerRow>>> {
+        self.inner.current(table, partitions).await
+    }
 
-            async fn history(
-                &self,
-                table: &TableId,
-                partition: &crate::domain::partition::PartitionKey,
-                limit: u32,
-            ) -> Result<Vec<LedgerRow>> {
-                self.inner.history(table, partition, limit).await
-            }
+    async fn history(
+        &self,
+        table: &TableId,
+        partition: &crate::domain::partition::PartitionKey,
+        limit: u32,
+    ) -> Result<Vec<LedgerRow>> {
+        self.inner.history(table, partition, limit).await
+    }
 
-            async fn run(&self, run: &crate::domain::ids::RunId) -> Result<Vec<LedgerRow>> {
-                self.inner.run(run).await
-            }
+    async fn run(&self, run: &crate::domain::ids::RunId) -> Result<Vec<LedgerRow>> {
+        self.inner.run(run).await
+    }
 
-            async fn changes(&self, backfill: &BackfillId) -> Result<Vec<LedgerRow>> {
-                self.inner.changes(backfill).await
-            }
+    async fn changes(&self, backfill: &BackfillId) -> Result<Vec<LedgerRow>> {
+        self.inner.changes(backfill).await
+    }
 
-            async fn partitions(
-                &self,
-                table: &TableId,
-            ) -> Result<Vec<crate::domain::partition::PartitionKey>> {
-                self.inner.partitions(table).await
-            }
+    async fn partitions(&self, table: &TableId) -> Result<Vec<crate::domain::partition::PartitionKey>> {
+        self.inner.partitions(table).await
+    }
 
-            async fn recent(&self, job: &JobName, limit: u32) -> Result<Vec<LedgerRow>> {
-                self.inner.recent(job, limit).await
-            }
+    async fn recent(&self, job: &JobName, limit: u32) -> Result<Vec<LedgerRow>> {
+        self.inner.recent(job, limit).await
+    }
 
-            async fn outdated(
-                &self,
-                versions: &std::collections::BTreeMap<JobName, LogicVersion>,
-            ) -> Result<Vec<Outdated>> {
-                self.inner.outdated(versions).await
-            }
+    async fn outdated(
+        &self,
+        versions: &std::collections::BTreeMap<JobName, LogicVersion>,
+    ) -> Result<Vec<Outdated>> {
+        self.inner.outdated(versions).await
+    }
 
-            async fn stale(&self) -> Result<Vec<StalePartition>> {
-                self.inner.stale().await
-            }
+    async fn stale(&self) -> Result<Vec<StalePartition>> {
+        self.inner.stale().await
+    }
 
-            async fn progress(&self, id: &BackfillId) -> Result<Progress> {
-                self.inner.progress(id).await
-            }
+    async fn progress(&self, id: &BackfillId) -> Result<Progress> {
+        self.inner.progress(id).await
+    }
 
-            async fn queue_times(
-                &self,
-                during: &crate::domain::interval::Interval,
-            ) -> Result<std::collections::BTreeMap<Trigger, QueueTime>> {
-                self.inner.queue_times(during).await
-            }
+    async fn queue_times(
+        &self,
+        during: &crate::domain::interval::Interval,
+    ) -> Result<std::collections::BTreeMap<Trigger, QueueTime>> {
+        self.inner.queue_times(during).await
+    }
 
-            async fn deliveries(&self, filter: &DeliveryFilter) -> Result<Vec<DeliveryRecord>> {
-                self.inner.deliveries(filter).await
-            }
-        }
-    };
+    async fn deliveries(&self, filter: &DeliveryFilter) -> Result<Vec<DeliveryRecord>> {
+        self.inner.deliveries(filter).await
+    }
 }
-
-reads_through!(FaultyLedger);
-
-#[cfg(test)]
-pub(crate) use reads_through;
 
 #[async_trait]
 impl RunLedger for FaultyLedger {

@@ -22,7 +22,7 @@ use crate::ports::ledger::BackfillState;
 pub(super) type Life = BoxFuture<'static, Result<String>>;
 
 /// The life of the actor of a step; `None` where the step is one that the scheduler does itself.
-pub(super) fn life(act: &Act, engine: Engine, port: Port) -> Option<Life> {
+pub(super) fn life(act: &Act, engine: Engine, port: &Port) -> Option<Life> {
     let worker = WorkerId::new(format!("w{}", port.actor));
     Some(match act.clone() {
         Act::Schedule { run, job, day, force, keep, leased } => {
@@ -30,7 +30,7 @@ pub(super) fn life(act: &Act, engine: Engine, port: Port) -> Option<Life> {
             (request.force, request.keep_replaced, request.when_leased) = (force, keep, leased);
             Box::pin(async move { Ok(format!("{:?}", engine.run(&request, &worker).await?)) })
         }
-        Act::Backfill(wish) => Box::pin(backfill(engine, port, *wish, worker)),
+        Act::Backfill(wish) => Box::pin(backfill(engine, *wish, worker)),
         Act::Work { backfill } => Box::pin(async move {
             let done = engine.execute(&name(backfill), &worker, |_| {}).await?;
             Ok(done.state.name().to_owned())
@@ -70,7 +70,7 @@ pub(super) fn name(backfill: u32) -> BackfillId {
     BackfillId::new(format!("fix-{backfill}"))
 }
 
-async fn backfill(engine: Engine, port: Port, wish: Wish, worker: WorkerId) -> Result<String> {
+async fn backfill(engine: Engine, wish: Wish, worker: WorkerId) -> Result<String> {
     let selection = Selection::Range {
         first: Value::Date(rows::date(wish.days.0)),
         last: Value::Date(rows::date(wish.days.1)),
@@ -90,8 +90,6 @@ async fn backfill(engine: Engine, port: Port, wish: Wish, worker: WorkerId) -> R
         request = request.with_inputs(Inputs::Recorded { by: RunId::new(format!("run-{run}")) });
     }
     let plan = engine.plan(&request).await?;
-    // Where the name is taken by another plan the submission is refused, and its own policy stays.
-    port.world.lock().model.policies.entry(plan.run()).or_insert(wish.moved);
     through(&engine, &plan, &worker).await
 }
 
@@ -161,6 +159,11 @@ pub(super) async fn tidy(engine: Engine, port: Port, id: BackfillId) -> Result<S
     let state = engine.backfill(&id).await?.state;
     if state.holds_partitions() {
         engine.cancel(&id, &"eve".into(), "the history is over").await?;
+    }
+    // Whoever committed and was stopped before the ledger knew is found now.
+    let stopped = [BackfillState::Aborted, BackfillState::Cancelled];
+    if stopped.contains(&engine.backfill(&id).await?.state) {
+        let _ = engine.close(&id, &"eve".into(), false).await?;
     }
     Ok(engine.backfill(&id).await?.state.name().to_owned())
 }

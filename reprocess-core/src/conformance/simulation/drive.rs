@@ -9,7 +9,7 @@ use chrono::TimeDelta;
 
 use super::actors::{self, Life};
 use super::audit::Auditor;
-use super::gate::{Port, Seat, World};
+use super::gate::{Port, Seat, World, Written};
 use super::history::{Act, Fault, Step};
 use super::model::Law;
 use super::rows;
@@ -121,11 +121,11 @@ impl Sim {
             }
         }
         let ended = self.poll(actor).await;
-        let (dead, progress, dirty) = {
+        let (dead, progress, written) = {
             let mut state = self.world.lock();
             state.permit = None;
             let dead = state.actors.get(actor).is_some_and(|seat| seat.dead);
-            (dead, state.progress || ended.is_some(), std::mem::take(&mut state.dirty))
+            (dead, state.progress || ended.is_some(), std::mem::take(&mut state.written))
         };
         match progress {
             true => self.idle.clear(),
@@ -137,15 +137,12 @@ impl Sim {
         if let Some(result) = ended {
             self.end(actor, result);
         }
-        match dirty {
-            true => self.audit(false).await,
-            false => Ok(()),
-        }
+        self.audit(written, false).await
     }
 
-    pub(super) async fn audit(&mut self, at_rest: bool) -> Law {
+    pub(super) async fn audit(&mut self, written: Written, at_rest: bool) -> Law {
         self.check()?;
-        self.auditor.audit(&self.shop, &self.world, at_rest).await
+        self.auditor.audit(&self.shop, &self.world, written, at_rest).await
     }
 
     fn end(&mut self, actor: usize, result: Result<String>) {
@@ -205,12 +202,12 @@ impl Sim {
             }
             _ => return self.spawn_act(step).map(Some),
         }
-        self.audit(false).await.map(|()| None)
+        self.audit(Written::ALL, false).await.map(|()| None)
     }
 
     fn spawn_act(&mut self, step: &Step) -> Law<usize> {
         let act = step.act.clone();
-        let life = move |engine, port| actors::life(&act, engine, port);
+        let life = move |engine, port| actors::life(&act, engine, &port);
         self.spawn(&format!("{:?}", step.act), step.faults.clone(), life)
     }
 

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 
 use super::actors;
 use super::drive::Sim;
+use super::gate::Written;
 use super::history::{Act, DAYS, Step, Wish};
 use super::model::Law;
 use super::rows::{self, Row};
@@ -54,7 +55,7 @@ pub(super) async fn end(sim: &mut Sim, steps: &[Step], started: &[Option<usize>]
         return Err(format!("the last backfill is {done}"));
     }
     clean(sim, "v2")?;
-    sim.audit(true).await
+    sim.audit(Written::ALL, true).await
 }
 
 async fn tidy(sim: &mut Sim) -> Law {
@@ -73,7 +74,7 @@ async fn tidy(sim: &mut Sim) -> Law {
 
 async fn must(sim: &mut Sim, act: &Act) -> Law<String> {
     let again = act.clone();
-    let done = sim.alone("End", move |engine, port| actors::life(&again, engine, port)).await?;
+    let done = sim.alone("End", move |engine, port| actors::life(&again, engine, &port)).await?;
     done.map_err(|e| format!("at the end, {act:?} fails: {e:?}"))
 }
 

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::future::{Future, pending, poll_fn};
+use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Poll, Waker};
 use std::time::Duration;
@@ -17,21 +18,12 @@ use super::plant::Plant;
 use crate::error::{Error, ErrorKind, Result};
 use crate::ports::clock::Clock;
 
-/// The calls after which everything is audited.
-const WRITES: [&str; 12] = [
-    "create",
-    "stage",
-    "discard",
-    "commit",
-    "forget",
-    "transition",
-    "leave",
-    "restage",
-    "prepare",
-    "release_deliveries",
-    "finish",
-    "record_failed",
-];
+/// The calls after which the tables are audited.
+const TABLE_WRITES: [&str; 5] = ["create", "stage", "discard", "commit", "forget"];
+
+/// The calls after which the ledger is.
+const LEDGER_WRITES: [&str; 8] =
+    ["commit", "transition", "leave", "restage", "prepare", "release_deliveries", "finish", "record_failed"];
 
 /// What all actors of one history share.
 pub(super) struct World {
@@ -51,6 +43,8 @@ pub(super) struct State {
     /// Whether the poll led anywhere.
     pub(super) progress: bool,
     pub(super) parked: Vec<Waker>,
+    /// What becomes of the rows that are being staged.
+    pub(super) amid: Amid,
     sleepers: BTreeMap<u64, DateTime<Utc>>,
     next_sleeper: u64,
     pub(super) actors: Vec<Seat>,
@@ -58,8 +52,19 @@ pub(super) struct State {
     pub(super) trace: Trace,
     /// The first law that was broken.
     pub(super) broken: Option<String>,
-    /// Whether a call since the last audit may have written.
-    pub(super) dirty: bool,
+    /// What calls since the last audit may have written.
+    pub(super) written: Written,
+}
+
+/// What is to be audited.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Written {
+    pub(super) tables: bool,
+    pub(super) ledger: bool,
+}
+
+impl Written {
+    pub(super) const ALL: Self = Self { tables: true, ledger: true };
 }
 
 /// What the world knows of an actor.
@@ -72,6 +77,18 @@ pub(super) struct Seat {
     pub(super) dead: bool,
     /// The step until which it is not scheduled.
     pub(super) paused_until: u64,
+}
+
+/// A stream of rows that breaks off.
+#[derive(Clone, Debug, Default)]
+pub(super) enum Amid {
+    /// It does not.
+    #[default]
+    Whole,
+    /// After so many rows, with an error that may be worth a retry, or with the death of the process.
+    After { rows: u32, error: Option<bool> },
+    /// It has come there, and the process dies.
+    Dead,
 }
 
 /// What happened, as lines and as their digest.
@@ -107,13 +124,14 @@ impl World {
             refusals: 0,
             progress: false,
             parked: Vec::new(),
+            amid: Amid::default(),
             sleepers: BTreeMap::new(),
             next_sleeper: 0,
             actors: Vec::new(),
             steps: 0,
             trace,
             broken: None,
-            dirty: false,
+            written: Written::default(),
         };
         Arc::new(Self { state: Mutex::new(state), plant })
     }
@@ -153,6 +171,18 @@ impl State {
     /// Another number at every call.
     pub(super) fn next_salt(&mut self) -> u32 {
         u32::try_from(self.trace.calls % 100_000).unwrap_or(0)
+    }
+
+    /// Whether the stream of rows goes on after so many; `None` where the process dies there.
+    pub(super) fn goes_on(&mut self, given: u32) -> Option<Result<()>> {
+        match &self.amid {
+            Amid::After { rows, error: Some(retryable) } if *rows == given => Some(Err(lost(*retryable))),
+            Amid::After { rows, error: None } if *rows == given => {
+                self.amid = Amid::Dead;
+                None
+            }
+            _ => Some(Ok(())),
+        }
     }
 
     fn fault(&mut self, actor: usize, call: &'static str) -> Option<What> {
@@ -218,6 +248,17 @@ impl Port {
         state.trace.push(line);
     }
 
+    /// Drops a call into the backend where the process dies in the midst of it.
+    async fn unless_dead<T>(&self, inner: impl Future<Output = T>) -> Option<T> {
+        let mut inner = pin!(inner);
+        poll_fn(|cx| match inner.as_mut().poll(cx) {
+            Poll::Ready(answer) => Poll::Ready(Some(answer)),
+            Poll::Pending if matches!(self.world.lock().amid, Amid::Dead) => Poll::Ready(None),
+            Poll::Pending => Poll::Pending,
+        })
+        .await
+    }
+
     /// A call with its scheduling point and its fault. `saw` is told the answer while no other call can come between.
     pub(super) async fn around<T>(
         &self,
@@ -233,6 +274,10 @@ impl Port {
         match fault {
             Some(What::DieBefore) => self.die().await,
             Some(What::FailBefore { retryable }) => return Err(lost(retryable)),
+            Some(What::DieAmid { rows }) => self.world.lock().amid = Amid::After { rows, error: None },
+            Some(What::FailAmid { rows, retryable }) => {
+                self.world.lock().amid = Amid::After { rows, error: Some(retryable) };
+            }
             Some(What::Pause { steps, ms }) => {
                 self.pause(steps, ms);
                 self.pass().await;
@@ -241,11 +286,14 @@ impl Port {
         }
         // To its end within this poll: nothing comes between, in whatever order the threads of a backend answer.
         // Unconstrained, since tokio would stop a future that goes on for long until its task, which stands here, yields.
-        let answer = block_on(tokio::task::unconstrained(inner));
+        let answer = block_on(tokio::task::unconstrained(self.unless_dead(inner)));
+        self.world.lock().amid = Amid::Whole;
+        let Some(answer) = answer else { return self.die().await };
         {
             let mut state = self.world.lock();
             state.trace.calls += 1;
-            state.dirty |= WRITES.contains(&call);
+            state.written.tables |= TABLE_WRITES.contains(&call);
+            state.written.ledger |= LEDGER_WRITES.contains(&call);
             saw(&mut state, &answer);
         }
         match &answer {
@@ -253,7 +301,7 @@ impl Port {
             Err(error) => self.say(&format!("{call}: {error}")),
         }
         match fault {
-            Some(What::DieAfter) => self.die().await,
+            Some(What::DieAfter | What::DieAmid { .. }) => self.die().await,
             Some(What::LoseReply { retryable }) => Err(lost(retryable)),
             _ => answer,
         }

@@ -111,6 +111,10 @@ pub(super) enum What {
     DieAfter,
     /// The call reaches nothing.
     FailBefore { retryable: bool },
+    /// The process dies when so many rows of what it stages have gone on their way.
+    DieAmid { rows: u32 },
+    /// The rows that are staged end with an error after so many.
+    FailAmid { rows: u32, retryable: bool },
     /// The call took effect, and its reply is lost.
     LoseReply { retryable: bool },
     /// The process stands still for so many steps of the others, while time goes on.
@@ -275,6 +279,15 @@ impl Made<'_> {
         let mut faults = Vec::new();
         while faults.len() < 4 && self.dice.chance(if self.many_faults { 40 } else { 8 }) {
             let retryable = self.dice.chance(80);
+            if self.dice.chance(15) {
+                let rows = self.dice.below(3);
+                let what = match self.dice.chance(60) {
+                    true => What::DieAmid { rows },
+                    false => What::FailAmid { rows, retryable },
+                };
+                faults.push(Fault { on: Some("stage"), nth: self.dice.between(1, 3), what });
+                continue;
+            }
             let what = match self.dice.below(10) {
                 0 | 1 => What::DieBefore,
                 2 | 3 => What::DieAfter,

@@ -8,7 +8,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use chrono::{DateTime, Utc};
 
-use super::gate::Port;
+use super::gate::{Port, State};
 use super::plant::Plant;
 use crate::domain::ids::{Actor, BackfillId, JobName, LogicVersion, RunId, TableId, WorkerId};
 use crate::domain::interval::Interval;
@@ -111,7 +111,13 @@ impl LedgerReader for SimLedger {
 #[async_trait]
 impl RunLedger for SimLedger {
     async fn submit(&self, plan: &Plan, by: &Actor, now: DateTime<Utc>) -> Result<Submitted> {
-        self.around("submit", self.inner.submit(plan, by, now)).await
+        let Some(port) = &self.port else { return self.inner.submit(plan, by, now).await };
+        let saw = |state: &mut State, answer: &Result<Submitted>| {
+            if let Ok(Submitted::New) = answer {
+                state.model.policies.insert(plan.run(), plan.request.when_moved);
+            }
+        };
+        port.around("submit", self.inner.submit(plan, by, now), saw).await
     }
 
     async fn transition(

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::task::Poll;
 
 use arrow_array::RecordBatch;
 use arrow_schema::SchemaRef;
@@ -120,6 +121,28 @@ impl SimWriter {
         self.port.world.has(plant)
     }
 
+    /// The rows as a stream that can break off after each.
+    async fn one_by_one(&self, rows: Rows) -> Result<Rows> {
+        let Rows::Stream { schema, stream } = rows else { return Ok(rows) };
+        let batches: Vec<RecordBatch> = stream.try_collect().await?;
+        let single = |batch: &RecordBatch| (0..batch.num_rows()).map(|row| batch.slice(row, 1)).collect();
+        let mut left = batches
+            .iter()
+            .flat_map(|batch| -> Vec<RecordBatch> { single(batch) })
+            .collect::<Vec<_>>()
+            .into_iter();
+        let (world, mut given) = (Arc::clone(&self.port.world), 0);
+        let stream = stream::poll_fn(move |_| match world.lock().goes_on(given) {
+            None => Poll::Pending,
+            Some(Err(error)) => Poll::Ready(Some(Err(error))),
+            Some(Ok(())) => {
+                given += 1;
+                Poll::Ready(left.next().map(Ok))
+            }
+        });
+        Ok(Rows::Stream { schema, stream: stream.boxed() })
+    }
+
     /// The call into the backend, with the defect that is built in.
     async fn commit_inner(&self, request: CommitRequest<'_>) -> Result<CommitOutcome> {
         let ledger: Arc<dyn RunLedger> = match self.foreign {
@@ -208,6 +231,7 @@ impl PartitionWriter for SimWriter {
                 state.model.saw_stage(request);
             }
         };
+        let rows = self.one_by_one(rows).await?;
         self.port.around("stage", self.inner.stage(&planted, rows), saw).await
     }
 

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use super::facts::{Existing, Needs};
 use super::select;
-use crate::domain::ids::JobName;
-use crate::domain::job::{Catalog, JobSpec};
+use crate::domain::ids::{JobName, TableId};
+use crate::domain::job::{Catalog, JobSpec, WriteMode};
 use crate::domain::lineage;
 use crate::domain::partition::PartitionKey;
 use crate::domain::plan::Widened;
@@ -32,11 +32,12 @@ fn needs(work: &Workload<'_>, request: &Request, catalog: &Catalog) -> Result<Ne
     if let Inputs::Recorded { by } = &request.inputs {
         needs.recorded = Some(by.clone());
     }
-    let mut scopes = BTreeMap::new();
+    let mut written = BTreeMap::<_, Vec<(&JobSpec, Scope)>>::new();
     for job in &work.jobs {
         let groups = work.groups.get(&job.name).into_iter().flatten();
+        let mut scopes = Vec::new();
         for group in groups {
-            scopes.entry(job.output.clone()).or_insert_with(Vec::new).push(catalog.scope(job, group)?);
+            scopes.push(catalog.scope(job, group)?);
             for input in &job.inputs {
                 if let Some(slice) = lineage::slice(catalog, job, input, group)? {
                     needs.slices.entry(input.table.clone()).or_default().insert(slice);
@@ -44,10 +45,36 @@ fn needs(work: &Workload<'_>, request: &Request, catalog: &Catalog) -> Result<Ne
             }
             needs.units.entry(job.name.clone()).or_default().extend(group.iter().cloned());
         }
+        if let Some(scope) = Scope::union_of(&scopes) {
+            written.entry(job.output.clone()).or_default().push((*job, scope));
+        }
     }
-    let one = |(table, scopes): (_, Vec<Scope>)| Some((table, Scope::union_of(&scopes)?));
-    needs.bases = scopes.into_iter().filter_map(one).collect();
+    for (table, jobs) in written {
+        check_apart(&table, &jobs)?;
+        let (whole, keys): (Vec<_>, Vec<_>) =
+            jobs.iter().map(|(_, scope)| scope).partition(|scope| scope.is_whole_table());
+        let scopes = [Scope::union_of(whole), Scope::union_of(keys)];
+        needs.bases.insert(table, scopes.into_iter().flatten().collect());
+    }
     Ok(needs)
+}
+
+/// Refuses jobs that replace what another job of the request writes: which of them had the last word would be chance.
+fn check_apart(table: &TableId, jobs: &[(&JobSpec, Scope)]) -> Result<()> {
+    let merges = |job: &JobSpec| matches!(job.write, WriteMode::Merge(_));
+    for (n, (one, scope)) in jobs.iter().enumerate() {
+        for (other, theirs) in &jobs[n + 1..] {
+            if !(merges(one) && merges(other)) && scope.overlaps(theirs) {
+                return Err(Error::invalid(format!(
+                    "the jobs `{}` and `{}` write the same partitions",
+                    one.name, other.name
+                ))
+                .with_context("table", table)
+                .with_advice("ask for one of them, or for partitions in which they do not meet"));
+            }
+        }
+    }
+    Ok(())
 }
 
 /// The jobs of a request in dependency order, and their units as groups that become tasks. Both steps of planning

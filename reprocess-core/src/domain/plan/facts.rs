@@ -20,8 +20,8 @@ pub type Existing = BTreeMap<TableId, BTreeSet<PartitionKey>>;
 pub struct Needs {
     /// Slices of each input whose versions are needed.
     pub slices: BTreeMap<TableId, BTreeSet<Slice>>,
-    /// Scopes of each output whose base is needed.
-    pub bases: BTreeMap<TableId, Scope>,
+    /// Scopes of each output whose base is needed; the whole table is one of its own beside keys.
+    pub bases: BTreeMap<TableId, Vec<Scope>>,
     /// Units of each job whose current run is needed.
     pub units: BTreeMap<JobName, Vec<PartitionKey>>,
     /// The run whose recorded inputs are needed.

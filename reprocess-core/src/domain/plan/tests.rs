@@ -81,8 +81,8 @@ pub(super) fn facts(request: &Request, catalog: &Catalog, existing: Existing) ->
         facts.pins.insert(table.clone(), TableVersion::new("1"));
         facts.slices.insert(table, slices.into_iter().map(|slice| (slice, one())).collect());
     }
-    for (table, scope) in needs.bases {
-        let partitions = scope.partitions().into_iter().map(|key| (key, one())).collect();
+    for (table, scopes) in needs.bases {
+        let partitions = scopes.iter().flat_map(Scope::partitions).map(|key| (key, one())).collect();
         facts.bases.insert(table.clone(), Base::new(TableVersion::new("1"), partitions));
         let all = Offer {
             merge: true,
@@ -157,6 +157,32 @@ fn a_wrong_request_is_refused_with_the_reason() {
         refusal(&request(Selection::Keys(BTreeSet::new())), &catalog)
             .starts_with("the selection names no partition")
     );
+}
+
+#[test]
+fn jobs_that_replace_what_another_writes_are_refused_and_merges_are_not() {
+    let mut catalog = catalog();
+    let again = JobSpec::new("by_hand", "ops", "daily").with_input("flights", "flights", Window::Same);
+    catalog.add_job(again).unwrap();
+    assert_eq!(
+        refusal(&request(range(9, 11)).with_job("by_hand", "v1"), &catalog),
+        "the jobs `daily` and `by_hand` write the same partitions (table daily); ask for one of them, or for \
+         partitions in which they do not meet"
+    );
+    let weeks = Partitioning::unpartitioned().with_time("week", Grain::Week, ZONE);
+    let merge = || WriteMode::Merge(MergeSpec::by(["id"]).newer("changed_at"));
+    catalog.add_table(TableSpec::new("prices", days())).unwrap();
+    catalog.add_job(JobSpec::new("daily_prices", "ops", "prices").with_write(merge())).unwrap();
+    let weekly = JobSpec::new("weekly_prices", "ops", "prices").with_unit(weeks).with_write(merge());
+    catalog.add_job(weekly).unwrap();
+    let both = Request::new("fix", range(11, 12), "a wrong rate", "ann")
+        .with_job("daily_prices", "v1")
+        .with_job("weekly_prices", "v1");
+    let plan = planned(&both, &catalog, Existing::new());
+    let scopes: Vec<_> = plan.tasks.iter().map(|task| task.scope.to_string()).collect();
+    assert_eq!(scopes, ["the whole table", "day=2013-03-11", "day=2013-03-12"]);
+    let bases: Vec<_> = plan.tasks.iter().map(|task| task.base.partitions.len()).collect();
+    assert_eq!(bases, [1, 1, 1]);
 }
 
 #[test]

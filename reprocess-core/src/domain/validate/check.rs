@@ -28,11 +28,13 @@ pub(super) fn check(
         NotMet(messages) => (severity, FindingKind::NotMet, messages),
         NotChecked(why) => (Severity::Review, FindingKind::NotChecked, vec![format!("not checked: {why}")]),
     };
+    // A verdict over many partitions would else hold every prediction as many times.
+    let own = expectation.only(std::slice::from_ref(partition));
     let finding = |message| Finding {
         partition: partition.clone(),
         severity,
         kind,
-        expectation: Some(expectation.clone()),
+        expectation: Some(own.clone()),
         message,
     };
     messages.into_iter().map(finding).collect()

@@ -105,6 +105,23 @@ pub enum Expectation {
     },
 }
 
+impl Expectation {
+    /// The expectation without predictions for other partitions than the chosen ones.
+    pub(crate) fn only(&self, chosen: &[PartitionKey]) -> Self {
+        match self {
+            Self::TotalChanges { column, by: Prediction::PerPartition(by), tolerance } => {
+                let by = chosen.iter().filter_map(|key| Some((key.clone(), *by.get(key)?))).collect();
+                Self::TotalChanges {
+                    column: column.clone(),
+                    by: Prediction::PerPartition(by),
+                    tolerance: *tolerance,
+                }
+            }
+            other => other.clone(),
+        }
+    }
+}
+
 impl fmt::Display for Tolerance {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

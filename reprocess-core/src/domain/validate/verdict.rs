@@ -56,7 +56,7 @@ pub struct Finding {
     pub severity: Severity,
     /// Why it is a finding.
     pub kind: FindingKind,
-    /// The expectation, where one was not met or not checked.
+    /// The expectation, where one was not met or not checked, without what it predicts of other partitions.
     pub expectation: Option<Expectation>,
     /// What was found, in words.
     pub message: String,

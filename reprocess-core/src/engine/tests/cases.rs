@@ -127,6 +127,22 @@ async fn a_backfill_that_ran_twice_is_taken_back_to_what_was_before_it() {
 }
 
 #[tokio::test]
+async fn a_rollback_of_two_tables_records_what_came_back_in_each() {
+    let shop = Shop::new();
+    shop.scheduled("revenue", 1, 1).await;
+    shop.scheduled("balance", 2, 2).await;
+    let _ = shop.backfill(&fix(1, 1).with_job("balance", "v1")).await;
+    assert_eq!(contents(&shop.balance).await, ["0 2026-10-02", "10000 2026-10-01"]);
+    assert_eq!(roll_back(&shop, &rollback("back", None)).await, BackfillState::Published);
+    assert_eq!(contents(&shop.balance).await, ["0 2026-10-02"], "the first balance of the day goes again");
+    let mut after: Vec<_> = shop.ledger.run(&"back.1".into()).await.unwrap();
+    after.sort_by(|a, b| a.record.table.cmp(&b.record.table));
+    let after: Vec<_> =
+        after.iter().map(|r| (r.record.table.as_str(), r.record.after.as_ref().unwrap().rows)).collect();
+    assert_eq!(after, [("balance", 0), ("revenue", 1)]);
+}
+
+#[tokio::test]
 async fn a_rollback_needs_no_code_of_what_it_takes_back() {
     let shop = Shop::new();
     shop.scheduled("revenue", 1, 1).await;

@@ -1,0 +1,146 @@
+//! Questions to a ledger of a million rows in SQLite: `cargo bench --bench ledger`. It is filled once.
+//!
+//! `LEDGER_TURNS` makes it smaller; each turn is one run of 730 days of 50 jobs.
+#![allow(
+    missing_docs,
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::disallowed_methods,
+    reason = "measures, and a bench that cannot go on has failed"
+)]
+
+mod support;
+
+use std::time::Duration;
+
+use chrono::DateTime;
+use criterion::{Criterion, criterion_group, criterion_main};
+use reprocess::domain::ids::{LogicVersion, TableId};
+use reprocess::domain::partition::PartitionKey;
+use reprocess::domain::scope::Scope;
+use reprocess::domain::slice::Base;
+use reprocess::ports::ledger::{
+    BackfillState, LedgerReader, RunLedger, RunRecord, StateChange, TaskFinish, Transition,
+};
+use reprocess::ports::writer::{Change, Commit, CommitEntry};
+use reprocess::sqlite::{Durability, SqliteConfig, SqliteLedger};
+use serde_json::json;
+use support::catalog::{CHAIN, World, job_name};
+use support::rows::date;
+use support::sales::cached;
+use tokio::runtime::Runtime;
+
+const JOBS: usize = 50;
+const DAYS: u32 = 730;
+
+/// The ledger, filled with so many runs of every day of every job; the last on logic `2`, those before on `1`.
+async fn filled(turns: u32) -> SqliteLedger {
+    let path = cached(&format!("ledger_{turns}.db"));
+    let db = SqliteConfig::new().with_durability(Durability::Normal).open(&path).await.unwrap();
+    let ledger = SqliteLedger::open(db).await.unwrap();
+    let per_turn = u64::from(DAYS) * JOBS as u64;
+    let first = u32::try_from(ledger.position().await.unwrap() / per_turn).unwrap();
+    for turn in first..turns {
+        for job in 0..JOBS {
+            let logic = if turn + 1 == turns { "2" } else { "1" };
+            let entries: Vec<_> = (0..DAYS).map(|day| entry(turn, job, day, logic)).collect();
+            let keys = (0..DAYS).map(|day| (key(day), turn.to_string().as_str().into())).collect();
+            let commit = Commit {
+                version: turn.to_string().as_str().into(),
+                partitions: Base::new("1".into(), keys),
+                attempts: Vec::new(),
+                kept: None,
+                recorded: false,
+                order: u64::from(turn),
+            };
+            ledger.finish(&commit, &entries).await.unwrap();
+        }
+    }
+    ledger
+}
+
+fn entry(turn: u32, job: usize, day: u32, logic: &str) -> CommitEntry {
+    let scope = Scope::key(key(day)).unwrap();
+    let (run, job) = (format!("run-{turn}"), job_name(0, job));
+    let stamp =
+        json!({"run": run, "job": job, "op": "replace", "scope_digest": scope.digest(), "generation": 1});
+    let record: RunRecord = serde_json::from_value(json!({
+        "run": run, "job": job, "table": job.as_str(), "partition": key(day), "scope": scope, "stamp": stamp,
+        "attempt": 1, "status": "committed", "trigger": "scheduled", "reason": "the daily run ".repeat(20),
+        "requester": "ann", "build": "b", "logic": logic, "parameters": {}, "inputs": {}, "worker": "w",
+        "queued_at": DateTime::UNIX_EPOCH, "started_at": DateTime::UNIX_EPOCH, "finished_at": DateTime::UNIX_EPOCH,
+    }))
+    .unwrap();
+    let stamp = record.stamp.clone();
+    let finish = TaskFinish {
+        records: vec![record],
+        task: None,
+        deliver: true,
+        stale: vec![],
+        pinned_at: 0,
+        reads: vec![],
+    };
+    CommitEntry { scope, change: Change::Adopt, stamp, attempt: 1, finish }
+}
+
+fn key(day: u32) -> PartitionKey {
+    PartitionKey::of("day", date(day))
+}
+
+/// A running backfill of 10,000 tasks, as `fix`.
+async fn running(ledger: &SqliteLedger) {
+    let id = "fix".into();
+    if ledger.backfill(&id).await.unwrap().is_some() {
+        return;
+    }
+    let world = World::new(1, 500);
+    let request = world.request(1, CHAIN);
+    let plan = world.plan(&request, &world.facts(&request));
+    assert_eq!(plan.tasks.len(), 10_000);
+    let (ann, now) = ("ann".into(), DateTime::UNIX_EPOCH);
+    let _ = ledger.submit(&plan, &ann, now).await.unwrap();
+    let path = [BackfillState::Planned, BackfillState::Approved, BackfillState::Running];
+    for step in path.windows(2) {
+        let change = StateChange { from: step[0], to: step[1], by: ann.clone(), approval: None, note: None };
+        assert_eq!(ledger.transition(&id, &change, now).await.unwrap(), Transition::Done);
+    }
+    let can_run: Vec<_> = (0..CHAIN).map(|link| (job_name(0, link), LogicVersion::from("v2"))).collect();
+    let claimed = ledger.claim(&id, &"w".into(), &can_run, 20, Duration::from_secs(600), now).await.unwrap();
+    assert_eq!(claimed.len(), 20);
+}
+
+fn ledger(c: &mut Criterion) {
+    let turns = std::env::var("LEDGER_TURNS").map_or(28, |turns| turns.parse().unwrap());
+    let runtime = Runtime::new().unwrap();
+    let ledger = runtime.block_on(filled(turns));
+    runtime.block_on(running(&ledger));
+    let rows = runtime.block_on(ledger.position()).unwrap();
+    assert_eq!(rows, u64::from(DAYS) * JOBS as u64 * u64::from(turns));
+    let table = TableId::from(job_name(0, 7).as_str());
+    let days: Vec<_> = (0..DAYS).map(key).collect();
+    let versions = |v: &str| (0..JOBS).map(|job| (job_name(0, job), LogicVersion::from(v))).collect();
+    let (old, new) = (versions("1"), versions("2"));
+    let one = [(job_name(0, 7), LogicVersion::from("1"))].into();
+    let mut group = c.benchmark_group(format!("ledger of {rows} rows"));
+    group.sample_size(20);
+    macro_rules! asks {
+        ($($name:literal, $answers:expr => $call:expr;)+) => {$(
+            assert_eq!(runtime.block_on(async { $call.await.unwrap().len() }), $answers, $name);
+            group.bench_function($name, |b| b.iter(|| runtime.block_on(async { $call.await.unwrap() })));
+        )+};
+    }
+    asks! {
+        "what produced a partition", 1 => ledger.current(&table, &days[3..4]);
+        "its history", turns as usize => ledger.history(&table, &days[3], 100);
+        "skip decision for 730 partitions", 730 => ledger.current(&table, &days);
+        "outdated, none of 50 jobs", 0 => ledger.outdated(&new);
+        "outdated, 730 of one job", 730 => ledger.outdated(&one);
+        "outdated, all 36,500", 36_500 => ledger.outdated(&old);
+        "progress of 10,000 tasks", 2 => async { ledger.progress(&"fix".into()).await.map(|p| p.tasks) };
+        "recent 30 runs of a job", 30 => ledger.recent(&job_name(0, 7), 30);
+    }
+    group.finish();
+}
+
+criterion_group!(benches, ledger);
+criterion_main!(benches);
