@@ -257,6 +257,3 @@ pub(crate) fn same_values(rows: &DataType, column: &DataType) -> bool {
         _ => rows == column || (text(rows) && text(column)) || (binary(rows) && binary(column)),
     }
 }
-
-#[cfg(test)]
-mod tests;

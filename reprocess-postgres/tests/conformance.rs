@@ -17,6 +17,7 @@ use reprocess_core::conformance::{Fixture, Handle, Hooks, Place};
 use reprocess_core::domain::job::TableSpec;
 use reprocess_core::ports::ledger::RunLedger;
 use reprocess_postgres::{PostgresConfig, PostgresDatabase, PostgresLedger, PostgresTable};
+use sqlx::postgres::PgConnectOptions;
 use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection, Row};
 use tokio::sync::OnceCell;
 
@@ -60,7 +61,14 @@ impl Schema {
     /// Few rows a batch, so that most laws cross a border between two.
     async fn connect(&self) -> PostgresDatabase {
         let config = PostgresConfig::new().with_batch_rows(3).with_schema(&self.own);
-        config.connect(self.database.address()).await.unwrap()
+        // With a pooler in front of the server, where `scripts/test` has started one.
+        match std::env::var("REPROCESS_TEST_PGBOUNCER") {
+            Ok(pooler) => {
+                let options: PgConnectOptions = pooler.parse().unwrap();
+                config.connect_with(options.database(self.database.name())).await.unwrap()
+            }
+            Err(_) => config.connect(self.database.address()).await.unwrap(),
+        }
     }
 
     async fn raw(&self) -> PgConnection {
