@@ -92,9 +92,10 @@ impl CommitRequest<'_> {
             return refuse("a commit without entries would commit nothing");
         }
         for (place, entry) in self.entries.iter().enumerate() {
+            let refuse = |message| refuse(message).map_err(|e: Error| e.with_context("stamp", &entry.stamp));
             let mut others = self.entries.iter().take(place);
             if others.any(|other| other.stamp == entry.stamp || other.scope.overlaps(&entry.scope)) {
-                return refuse("two entries of one commit touch the same partition");
+                return refuse("two entries of one commit touch the same partitions");
             }
             let keys = entry.scope.partitions();
             if let Some(key) = keys.iter().find(|key| !self.base.partitions.contains_key(key)) {
