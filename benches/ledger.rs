@@ -1,6 +1,7 @@
-//! Questions to a ledger of a million rows in SQLite: `cargo bench --bench ledger`. It is filled once.
+//! Questions to a ledger of a million rows in SQLite, and in PostgreSQL: `cargo bench --features postgres --bench ledger`.
 //!
-//! `LEDGER_TURNS` makes it smaller; each turn is one run of 730 days of 50 jobs.
+//! `LEDGER_TURNS` makes it smaller; each turn is one run of 730 days of 50 jobs. That in SQLite is filled once; for the
+//! other a server is started and filled, unless `BENCH_POSTGRES` is the address of one.
 #![allow(
     missing_docs,
     clippy::unwrap_used,
@@ -11,7 +12,8 @@
 
 mod support;
 
-use std::time::Duration;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use chrono::DateTime;
 use criterion::{Criterion, criterion_group, criterion_main};
@@ -19,25 +21,32 @@ use reprocess::domain::ids::{LogicVersion, TableId};
 use reprocess::domain::partition::PartitionKey;
 use reprocess::domain::scope::Scope;
 use reprocess::domain::slice::Base;
-use reprocess::ports::ledger::{
-    BackfillState, LedgerReader, RunLedger, RunRecord, StateChange, TaskFinish, Transition,
-};
+use reprocess::ports::ledger::{BackfillState, RunLedger, RunRecord, StateChange, TaskFinish, Transition};
 use reprocess::ports::writer::{Change, Commit, CommitEntry};
+use reprocess::postgres::{PostgresDatabase, PostgresLedger};
 use reprocess::sqlite::{Durability, SqliteConfig, SqliteLedger};
 use serde_json::json;
+use support::cached;
 use support::catalog::{CHAIN, World, job_name};
 use support::rows::date;
-use support::sales::cached;
 use tokio::runtime::Runtime;
 
 const JOBS: usize = 50;
 const DAYS: u32 = 730;
 
-/// The ledger, filled with so many runs of every day of every job; the last on logic `2`, those before on `1`.
-async fn filled(turns: u32) -> SqliteLedger {
+async fn in_sqlite(turns: u32) -> Arc<dyn RunLedger> {
     let path = cached(&format!("ledger_{turns}.db"));
     let db = SqliteConfig::new().with_durability(Durability::Normal).open(&path).await.unwrap();
-    let ledger = SqliteLedger::open(db).await.unwrap();
+    Arc::new(SqliteLedger::open(db).await.unwrap())
+}
+
+async fn in_postgres(server: &Server) -> Arc<dyn RunLedger> {
+    let db = PostgresDatabase::connect(server.address()).await.unwrap();
+    Arc::new(PostgresLedger::open(db).await.unwrap())
+}
+
+/// Fills the ledger with so many runs of every day of every job; the last on logic `2`, those before on `1`.
+async fn fill(ledger: &dyn RunLedger, turns: u32) {
     let per_turn = u64::from(DAYS) * JOBS as u64;
     let first = u32::try_from(ledger.position().await.unwrap() / per_turn).unwrap();
     for turn in first..turns {
@@ -56,7 +65,6 @@ async fn filled(turns: u32) -> SqliteLedger {
             ledger.finish(&commit, &entries).await.unwrap();
         }
     }
-    ledger
 }
 
 fn entry(turn: u32, job: usize, day: u32, logic: &str) -> CommitEntry {
@@ -88,7 +96,7 @@ fn key(day: u32) -> PartitionKey {
 }
 
 /// A running backfill of 10,000 tasks, as `fix`.
-async fn running(ledger: &SqliteLedger) {
+async fn running(ledger: &dyn RunLedger) {
     let id = "fix".into();
     if ledger.backfill(&id).await.unwrap().is_some() {
         return;
@@ -112,8 +120,16 @@ async fn running(ledger: &SqliteLedger) {
 fn ledger(c: &mut Criterion) {
     let turns = std::env::var("LEDGER_TURNS").map_or(28, |turns| turns.parse().unwrap());
     let runtime = Runtime::new().unwrap();
-    let ledger = runtime.block_on(filled(turns));
-    runtime.block_on(running(&ledger));
+    asked(c, "SQLite", &runtime, &*runtime.block_on(in_sqlite(turns)), turns);
+    let server = Server::start();
+    asked(c, "PostgreSQL", &runtime, &*runtime.block_on(in_postgres(&server)), turns);
+}
+
+fn asked(c: &mut Criterion, system: &str, runtime: &Runtime, ledger: &dyn RunLedger, turns: u32) {
+    let start = Instant::now();
+    runtime.block_on(fill(ledger, turns));
+    println!("{system}: filled in {:.1?}", start.elapsed());
+    runtime.block_on(running(ledger));
     let rows = runtime.block_on(ledger.position()).unwrap();
     assert_eq!(rows, u64::from(DAYS) * JOBS as u64 * u64::from(turns));
     let table = TableId::from(job_name(0, 7).as_str());
@@ -121,7 +137,7 @@ fn ledger(c: &mut Criterion) {
     let versions = |v: &str| (0..JOBS).map(|job| (job_name(0, job), LogicVersion::from(v))).collect();
     let (old, new) = (versions("1"), versions("2"));
     let one = [(job_name(0, 7), LogicVersion::from("1"))].into();
-    let mut group = c.benchmark_group(format!("ledger of {rows} rows"));
+    let mut group = c.benchmark_group(format!("{system}, ledger of {rows} rows"));
     group.sample_size(20);
     macro_rules! asks {
         ($($name:literal, $answers:expr => $call:expr;)+) => {$(

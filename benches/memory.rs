@@ -11,9 +11,10 @@ mod support;
 
 use std::time::Instant;
 
+use support::cached;
 use support::catalog::{CHAIN, World};
 use support::memory;
-use support::sales::{Sales, cached};
+use support::sales::Sales;
 
 fn main() {
     if std::env::args().any(|argument| argument == "--test") {

@@ -1,16 +1,14 @@
 //! Staged sets: where they are kept, and how production would look with them.
 
+mod difference;
 mod overlay;
 mod set;
 
-use arrow_array::RecordBatch;
 use arrow_schema::SchemaRef;
 use async_trait::async_trait;
-use reprocess_core::domain::diff::{self, Diff, DiffSpec};
+use reprocess_core::domain::diff::{Diff, DiffSpec};
 use reprocess_core::domain::ids::RunId;
-use reprocess_core::domain::partition::PartitionKey;
 use reprocess_core::domain::profile::{Profile, ProfileSpec};
-use reprocess_core::domain::scope::Scope;
 use reprocess_core::domain::slice::Pin;
 use reprocess_core::ports::reader::RowStream;
 use reprocess_core::ports::staged::StagedReader;
@@ -22,11 +20,11 @@ use set::find;
 pub(crate) use set::{Staging, discard, strike, sweep, take};
 
 use crate::changes::Moment;
-use crate::layout::{self, Layout};
+use crate::layout::Layout;
 use crate::predicate::Rows;
 use crate::reader::{broken, check_table, stream, unknown_version};
 use crate::sql::Sql;
-use crate::writer::{PostgresTable, slice_of};
+use crate::writer::PostgresTable;
 
 #[async_trait]
 impl StagedReader for PostgresTable {
@@ -53,19 +51,14 @@ impl StagedReader for PostgresTable {
         self.profiles(&mut tx, overlay.from, &overlay.layout, &staged.scope, spec).await
     }
 
-    /// Holds the rows of one key at a time in memory.
+    /// Holds in memory the rows of one key that differ.
     async fn diff(&self, staged: &Staged, spec: &DiffSpec) -> Result<Vec<Diff>> {
         let mut tx = self.database().begin_read().await?;
         let table = self.managed(&mut tx).await?;
         let overlay = overlay::of(self, &mut tx, table.as_ref(), std::slice::from_ref(staged)).await?;
         let mut diffs = Vec::new();
         for key in staged.scope.partitions() {
-            let before = match &table {
-                Some(table) => self.rows_of(&mut tx, table.from(), &table.layout, &key).await?,
-                None => Vec::new(),
-            };
-            let after = self.rows_of(&mut tx, overlay.from.clone(), &overlay.layout, &key).await?;
-            diffs.push(diff::diff(key, &before, &after, spec)?);
+            diffs.push(difference::of(self, &mut tx, table.as_ref(), &overlay, key, spec).await?);
         }
         Ok(diffs)
     }
@@ -98,25 +91,6 @@ impl PostgresTable {
         let overlay = overlay::of(self, connection, table.as_ref(), staged).await?;
         let rows = Rows { layout: &overlay.layout, partitioning: &self.spec().partitioning };
         Ok((rows.select(overlay.from, &pin.slice)?, overlay.layout))
-    }
-
-    async fn rows_of(
-        &self,
-        connection: &mut PgConnection,
-        from: Sql,
-        layout: &Layout,
-        key: &PartitionKey,
-    ) -> Result<Vec<RecordBatch>> {
-        let scope = if key.is_whole() { Scope::whole_table() } else { Scope::key(key.clone())? };
-        let rows = Rows { layout, partitioning: &self.spec().partitioning };
-        let select = rows.select(from, &slice_of(&scope))?;
-        let batch_rows = self.database().config().batch_rows;
-        let mut batches = layout::read(connection, select, layout, ErrorKind::Corrupt, batch_rows).await?;
-        let mut all = Vec::new();
-        while let Some(batch) = batches.next().await? {
-            all.push(batch);
-        }
-        Ok(all)
     }
 }
 

@@ -27,6 +27,7 @@ use reprocess_core::ports::writer::{
 use reprocess_core::{Error, ErrorKind, Result};
 use sqlx::PgConnection;
 
+pub(crate) use apply::equal;
 pub(crate) use merge::{in_place_of, owned, takes_over};
 pub(crate) use stamps::digest as stamp_digest;
 

@@ -71,7 +71,7 @@ fn layout(managed: Option<&Managed>, parts: &[Part<'_>]) -> Result<Layout> {
 }
 
 /// Selects the columns of the layout; those that the rows do not have are NULL.
-fn selected(layout: &Layout, rows: Option<&Layout>, from: Sql, condition: Sql) -> Sql {
+pub(super) fn selected(layout: &Layout, rows: Option<&Layout>, from: Sql, condition: Sql) -> Sql {
     let columns: Vec<_> = layout
         .columns()
         .map(|(field, store)| match (rows, quoted(field.name())) {

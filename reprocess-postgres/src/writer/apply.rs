@@ -286,7 +286,7 @@ impl Difference {
 }
 
 /// Condition under which two rows have the same key.
-pub(super) fn equal(key: &[String], a: &str, b: &str) -> String {
+pub(crate) fn equal(key: &[String], a: &str, b: &str) -> String {
     let equal: Vec<_> =
         key.iter().map(|column| quoted(column)).map(|c| format!("{a}.{c} = {b}.{c}")).collect();
     equal.join(" AND ")
