@@ -4,7 +4,7 @@
 //! each row which logic and which run made it; the ledger, in the same database, says the same of every table. The
 //! same backfill a second time finds nothing to do: neither the table nor the ledger grows.
 //!
-//! `cargo run --features postgres --example postgres_daily_revenue -- postgres://user:password@host/database`
+//! `DATABASE_URL=postgres://user:password@host/database cargo run --features postgres --example postgres_daily_revenue`
 
 use std::sync::Arc;
 
@@ -97,9 +97,9 @@ pub(crate) async fn correct_twice(address: &str) -> Result<(Vec<String>, usize)>
 
 #[tokio::main]
 async fn main() -> Result<()> {
-    let address = std::env::args()
-        .nth(1)
-        .ok_or("the address of a database is needed, in which a schema `shop` is made")?;
+    let address = std::env::var("DATABASE_URL").map_err(
+        |_| "DATABASE_URL is not set: the address of a database, in which a schema `shop` is made",
+    )?;
     let (lines, ledger_rows) = correct_twice(&address).await?;
     println!("\n{}\n\nrows of the ledger for the backfill: {ledger_rows}", lines.join("\n"));
     let expected = [
