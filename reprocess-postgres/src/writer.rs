@@ -2,6 +2,7 @@
 
 mod apply;
 mod commit;
+mod forget;
 mod guard;
 mod keep;
 mod ledger;
@@ -10,6 +11,8 @@ mod merge;
 mod query;
 mod stage;
 mod stamps;
+
+use std::time::Duration;
 
 use arrow_schema::{Schema, SchemaRef};
 use async_trait::async_trait;
@@ -90,6 +93,7 @@ pub struct PostgresTable {
     spec: TableSpec,
     name: TableName,
     locks_table: bool,
+    kept_for: Option<Duration>,
 }
 
 impl PostgresTable {
@@ -97,7 +101,7 @@ impl PostgresTable {
     pub async fn open(database: PostgresDatabase, spec: TableSpec) -> Result<Self> {
         let name = TableName::of(&spec.id, "public")?;
         database.migrate(COMPONENT, STEPS).await?;
-        Ok(Self { database, spec, name, locks_table: false })
+        Ok(Self { database, spec, name, locks_table: false, kept_for: None })
     }
 
     /// Sets the schema of the table, where its id says none; without it that is `public`.
@@ -111,6 +115,14 @@ impl PostgresTable {
     #[must_use]
     pub fn with_locked_table(mut self) -> Self {
         self.locks_table = true;
+        self
+    }
+
+    /// Frees replaced rows that were kept for longer, as later commits come: what they replaced cannot be restored any
+    /// more. Without it they are kept until they are forgotten, as `close --forget` does.
+    #[must_use]
+    pub fn with_kept_for(mut self, kept_for: Duration) -> Self {
+        self.kept_for = Some(kept_for);
         self
     }
 
@@ -137,6 +149,10 @@ impl PostgresTable {
 
     pub(crate) fn locks_table(&self) -> bool {
         self.locks_table
+    }
+
+    fn kept_for(&self) -> Option<Duration> {
+        self.kept_for
     }
 
     pub(crate) async fn managed(&self, connection: &mut PgConnection) -> Result<Option<Managed>> {
@@ -298,7 +314,7 @@ impl PartitionWriter for PostgresTable {
     }
 
     async fn forget(&self, kept: &Kept) -> Result<()> {
-        keep::forget(self, kept).await.map_err(|e| self.in_table(e))
+        forget::forget(self, kept).await.map_err(|e| self.in_table(e))
     }
 
     fn staged(&self) -> Option<&dyn StagedReader> {

@@ -56,9 +56,11 @@ CREATE TABLE reprocess.table_kept (
     entry     bigint NOT NULL,
     t         bigint NOT NULL,
     detail    text   NOT NULL,
+    kept_at   timestamptz NOT NULL DEFAULT clock_timestamp(),
     kept_rows bigint NOT NULL REFERENCES reprocess.table_kept_rows,
     PRIMARY KEY (kept, entry)
 );
+CREATE INDEX table_kept_by_age ON reprocess.table_kept (t, kept_at);
 CREATE TABLE reprocess.table_staged (
     n         bigint  NOT NULL GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     table_id  text    NOT NULL,

@@ -14,7 +14,7 @@ use super::apply::{Applied, apply};
 use super::ledger::Ledger;
 use super::lock::Reach;
 use super::stamps::{self, Done};
-use super::{PostgresTable, keep, versions_of};
+use super::{PostgresTable, forget, keep, versions_of};
 use crate::changes::{Moment, Version, Versions};
 use crate::config::Tx;
 use crate::shadow;
@@ -40,9 +40,7 @@ pub(super) async fn commit(table: &PostgresTable, request: CommitRequest<'_>) ->
             Try::NeedsTable => reach = Reach::Table,
             Try::Said(outcome @ CommitOutcome::Committed(_)) => {
                 tx.commit().await?;
-                if let Err(e) = shadow::sweep(table.database()).await {
-                    tracing::warn!(error = %e, "staged rows could not be removed after their commit");
-                }
+                tidy(table).await;
                 return Ok(outcome);
             }
             Try::Said(outcome) => {
@@ -50,6 +48,16 @@ pub(super) async fn commit(table: &PostgresTable, request: CommitRequest<'_>) ->
                 return Ok(outcome);
             }
         }
+    }
+}
+
+/// Removes what is not needed any more. What cannot be removed now goes with a later commit.
+async fn tidy(table: &PostgresTable) {
+    if let Err(e) = shadow::sweep(table.database()).await {
+        tracing::warn!(error = %e, "staged rows could not be removed after their commit");
+    }
+    if let Err(e) = forget::expire(table).await {
+        tracing::warn!(error = %e, "old rows that were kept could not be freed");
     }
 }
 

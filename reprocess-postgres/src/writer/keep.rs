@@ -63,7 +63,7 @@ pub(super) struct Slot {
     kept: i64,
     entry: i64,
     /// The table, for statements.
-    rows: String,
+    pub(super) rows: String,
 }
 
 impl Slot {
@@ -91,8 +91,8 @@ impl Slot {
 }
 
 /// An entry, and where its rows are.
-struct Found {
-    slot: Slot,
+pub(super) struct Found {
+    pub(super) slot: Slot,
     entry: KeptEntry,
     layout: Layout,
 }
@@ -102,7 +102,7 @@ pub(super) fn kept(table: &TableId, number: i64) -> Kept {
     Kept(serde_json::json!({ "table": table, "kept": number }))
 }
 
-fn number_of(kept: &Kept, table: &TableId) -> Result<i64> {
+pub(super) fn number_of(kept: &Kept, table: &TableId) -> Result<i64> {
     let here = kept.0.get("table").and_then(serde_json::Value::as_str) == Some(table.as_str());
     kept.0
         .get("kept")
@@ -207,7 +207,7 @@ pub(super) async fn restore(
     table: &TableId,
     kept: &Kept,
 ) -> Result<bool> {
-    let found = find(connection, managed, number_of(kept, table)?).await?;
+    let found = find(connection, managed, number_of(kept, table)?, "FOR SHARE").await?;
     if found.is_empty() {
         return Err(Error::new(ErrorKind::State, "what the commit replaced is no longer kept")
             .with_advice("re-run the partitions with the earlier logic instead"));
@@ -316,14 +316,20 @@ fn kept_rows(managed: &Managed, step: &Step<'_>, found: &Found) -> Result<Sql> {
         .then(rows.scope(step.scope)?))
 }
 
-async fn find(connection: &mut PgConnection, managed: &Managed, kept: i64) -> Result<Vec<Found>> {
+/// The entries under a number, locked so that nobody frees their rows while they are restored.
+pub(super) async fn find(
+    connection: &mut PgConnection,
+    managed: &Managed,
+    kept: i64,
+    lock: &str,
+) -> Result<Vec<Found>> {
     let rows: Vec<(i64, String, i64, String)> = managed
         .schema
-        .sql(
+        .sql(&format!(
             "SELECT k.entry, k.detail, k.kept_rows, r.columns FROM reprocess.table_kept AS k
              JOIN reprocess.table_kept_rows AS r ON r.kept_rows = k.kept_rows
-             WHERE k.t = $1 AND k.kept = $2 ORDER BY k.entry",
-        )
+             WHERE k.t = $1 AND k.kept = $2 ORDER BY k.entry {lock} OF k"
+        ))
         .bind(managed.t)
         .bind(kept)
         .all(connection, RESTORE)
@@ -333,26 +339,4 @@ async fn find(connection: &mut PgConnection, managed: &Managed, kept: i64) -> Re
         Ok(Found { slot, entry: from_json(&detail)?, layout: from_json(&columns)? })
     });
     found.collect()
-}
-
-/// Frees the rows that a commit kept.
-pub(super) async fn forget(table: &PostgresTable, kept: &Kept) -> Result<()> {
-    let what = "free kept rows";
-    let number = number_of(kept, &table.spec().id)?;
-    let mut tx = table.database().begin().await?;
-    let Some(managed) = table.managed(&mut tx).await? else { return tx.rollback().await };
-    for found in find(&mut tx, &managed, number).await? {
-        Statement::new(format!("DELETE FROM {} WHERE reprocess_kept = $1", found.slot.rows))
-            .bind(number)
-            .execute(&mut tx, what)
-            .await?;
-    }
-    managed
-        .schema
-        .sql("DELETE FROM reprocess.table_kept WHERE t = $1 AND kept = $2")
-        .bind(managed.t)
-        .bind(number)
-        .execute(&mut tx, what)
-        .await?;
-    tx.commit().await
 }

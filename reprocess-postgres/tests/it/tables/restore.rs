@@ -106,3 +106,50 @@ async fn a_commit_of_several_entries_comes_back_as_one() {
     committed(restore(&f, "forth", &both, &undone).await.unwrap());
     assert_eq!(f.rows().await, ["2026-10-02/DE/9/9/0"]);
 }
+
+#[tokio::test]
+async fn rows_that_were_kept_for_long_go_with_a_later_commit() {
+    const DAY: std::time::Duration = std::time::Duration::from_secs(86_400);
+    let mut f = fixture().await;
+    f.table = f.table.clone().with_kept_for(30 * DAY);
+    let (one, two) = (days(&["2026-10-01"]), days(&["2026-10-02"]));
+    f.replace("r1", &one, &[("2026-10-01", "FR", 1, 1, 0)]).await;
+    let old = kept(f.replace("r2", &one, &[("2026-10-01", "FR", 1, 2, 0)]).await);
+    let recent = kept(f.replace("r3", &one, &[("2026-10-01", "FR", 1, 3, 0)]).await);
+    let number = |kept: &Kept| kept.0["kept"].to_string();
+    for (kept, age) in [(&old, "30 days 1 second"), (&recent, "29 days 23 hours")] {
+        let kept = number(kept);
+        f.sql(&format!(
+            "UPDATE reprocess.table_kept SET kept_at = kept_at - interval '{age}' WHERE kept = {kept}"
+        ))
+        .await;
+    }
+    f.replace("r4", &two, &[]).await;
+    refused(restore(&f, "late", &one, &old).await, &["no longer kept"]);
+    committed(restore(&f, "back", &one, &recent).await.unwrap());
+    assert_eq!(f.rows().await, ["2026-10-01/FR/1/2/0"]);
+}
+
+#[tokio::test]
+async fn rows_are_not_freed_while_they_are_restored() {
+    let f = fixture().await;
+    let one = days(&["2026-10-01"]);
+    f.replace("r1", &one, &[("2026-10-01", "FR", 1, 1, 0)]).await;
+    let replaced = kept(f.replace("r2", &one, &[("2026-10-01", "FR", 1, 2, 0)]).await);
+    // Another holds the row that the restore deletes, so that it stops after it has found what was kept.
+    let mut other = f.other().await;
+    sqlx::raw_sql("BEGIN; SELECT 1 FROM public.sales FOR UPDATE").execute(&mut other).await.unwrap();
+    let release = async {
+        f.until_waiting(1).await;
+        let forgetting = tokio::spawn({
+            let (table, replaced) = (f.table.clone(), replaced.clone());
+            async move { table.forget(&replaced).await }
+        });
+        f.until_waiting(2).await;
+        sqlx::raw_sql("ROLLBACK").execute(&mut other).await.unwrap();
+        forgetting.await.unwrap().unwrap();
+    };
+    let (outcome, ()) = tokio::join!(restore(&f, "back", &one, &replaced), release);
+    committed(outcome.unwrap());
+    assert_eq!(f.rows().await, ["2026-10-01/FR/1/1/0"]);
+}

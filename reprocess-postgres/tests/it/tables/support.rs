@@ -197,6 +197,16 @@ impl Fixture {
         self.database.raw().await
     }
 
+    /// Waits until so many connections to the database wait for a lock.
+    pub(super) async fn until_waiting(&self, count: i64) {
+        let mut look = self.other().await;
+        let waits = "SELECT count(*) FROM pg_stat_activity
+                     WHERE datname = current_database() AND wait_event_type = 'Lock'";
+        while sqlx::query_scalar::<_, i64>(waits).fetch_one(&mut look).await.unwrap() < count {
+            tokio::task::yield_now().await;
+        }
+    }
+
     pub(super) async fn sql(&self, sql: &str) {
         // The role may have the name of our schema, which would be looked into first.
         self.database.execute(&format!("SET search_path = public; {sql}")).await;
