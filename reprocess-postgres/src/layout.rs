@@ -90,8 +90,9 @@ impl Layout {
 
     /// The columns of rows that are [readable](Self::readable), each as a type of the server itself.
     pub(crate) fn plain(&self, prefix: &str) -> String {
-        let column =
-            |(field, store): (&Field, &Store)| format!("{prefix}{}::{}", quoted(field.name()), store.kind.plain());
+        let column = |(field, store): (&Field, &Store)| {
+            format!("{prefix}{}::{}", quoted(field.name()), store.kind.plain())
+        };
         self.columns().map(column).collect::<Vec<_>>().join(", ")
     }
 

@@ -182,7 +182,9 @@ impl Kind {
             Self::Date => "date",
             Self::Timestamp { zone: true, .. } => "timestamp with time zone",
             Self::Timestamp { zone: false, .. } => "timestamp without time zone",
-            Self::Text { .. } | Self::Padded { .. } | Self::Json | Self::Jsonb | Self::Enum | Self::Other => "text",
+            Self::Text { .. } | Self::Padded { .. } | Self::Json | Self::Jsonb | Self::Enum | Self::Other => {
+                "text"
+            }
         }
         .to_owned()
     }

@@ -73,9 +73,9 @@ impl ExportedSnapshot {
         let mut tx = database.begin_read().await?;
         let (text,): (String,) =
             Statement::new("SELECT pg_export_snapshot()").one(&mut tx, "export a snapshot").await?;
-        let id = text
-            .parse()
-            .map_err(|()| Error::internal(format!("the server calls a snapshot `{}`", text.escape_debug())))?;
+        let id = text.parse().map_err(|()| {
+            Error::internal(format!("the server calls a snapshot `{}`", text.escape_debug()))
+        })?;
         let (stop, stopped) = oneshot::channel();
         let keeper = tokio::spawn(keep(tx, beat(database.config().idle_timeout_ms), stopped));
         Ok(Self { database: database.clone(), id, stop, keeper })

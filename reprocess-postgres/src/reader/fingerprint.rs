@@ -42,7 +42,11 @@ impl fmt::Display for Fingerprint {
 }
 
 /// The version of the rows of a statement that selects readable columns of the layout.
-pub(super) async fn of(connection: &mut PgConnection, rows: Sql, layout: &Layout) -> Result<PartitionVersion> {
+pub(super) async fn of(
+    connection: &mut PgConnection,
+    rows: Sql,
+    layout: &Layout,
+) -> Result<PartitionVersion> {
     let (server_major, count, sum, xor) = Sql::new(format!(
         "SELECT current_setting('server_version_num')::integer / 10000, count(*), coalesce(sum(x.h), 0)::text,
                 coalesce(bit_xor(x.h), 0)
@@ -96,6 +100,3 @@ fn columns(layout: &Layout) -> String {
     }
     hasher.finalize().to_hex()[..8].to_owned()
 }
-
-#[cfg(test)]
-mod tests;

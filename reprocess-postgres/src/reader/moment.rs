@@ -29,7 +29,8 @@ impl FromStr for Seen {
         } else {
             running.split(',').map(number).collect::<Result<_, ()>>()?
         };
-        let in_order = running.is_sorted_by(|a, b| a < b) && running.iter().all(|x| (oldest..next).contains(x));
+        let in_order =
+            running.is_sorted_by(|a, b| a < b) && running.iter().all(|x| (oldest..next).contains(x));
         if oldest == 0 || oldest > next || !in_order {
             return Err(());
         }
@@ -58,9 +59,10 @@ mod tests {
             assert_eq!(text.parse::<Seen>().unwrap().to_string(), text);
         }
         assert_eq!("10:20:10,14".parse::<Seen>().unwrap().next, 20);
-        for text in
-            ["", "3:3", "3:3::", "0:3:", "5:3:", "3:5:5", "3:5:2", "3:5:4,4", "3:5:4,3", "+3:3:", "3:3: ", "a:3:", "3:5:,"]
-        {
+        for text in [
+            "", "3:3", "3:3::", "0:3:", "5:3:", "3:5:5", "3:5:2", "3:5:4,4", "3:5:4,3", "+3:3:", "3:3: ",
+            "a:3:", "3:5:,",
+        ] {
             assert!(text.parse::<Seen>().is_err(), "{text}");
         }
     }

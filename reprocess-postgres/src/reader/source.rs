@@ -224,7 +224,11 @@ impl PostgresSource {
             .statement()
             .one(connection, "look for rows that no pin can read")
             .await?;
-        if some { Err(refusal.with_context("table", &self.spec.id).with_context("slice", slice)) } else { Ok(()) }
+        if some {
+            Err(refusal.with_context("table", &self.spec.id).with_context("slice", slice))
+        } else {
+            Ok(())
+        }
     }
 
     async fn hold_copy(&self, pin: &Pin) -> Result<()> {
@@ -317,6 +321,3 @@ fn ended(table: &TableId) -> Error {
         .with_context("table", table)
         .with_advice("export another, and plan again")
 }
-
-#[cfg(test)]
-mod tests;

@@ -49,6 +49,13 @@ impl TestDatabase {
         &self.address
     }
 
+    /// The name and password under which these tests connect.
+    pub(crate) fn owner(&self) -> (String, String) {
+        let (name, password) =
+            self.address.split_once("//").unwrap().1.split_once('@').unwrap().0.split_once(':').unwrap();
+        (name.to_owned(), password.to_owned())
+    }
+
     /// A handle of its own, as another process would have.
     pub(crate) async fn connect(&self) -> PostgresDatabase {
         let pooled = pooled(&self.name);

@@ -20,7 +20,8 @@ const MARK: &str = "mark";
 /// Before the name of a snapshot.
 const SNAPSHOT: &str = "snapshot:";
 
-const XMIN: &str = "it has 32 bits and starts again after 4 billion transactions, so that old rows become new ones";
+const XMIN: &str =
+    "it has 32 bits and starts again after 4 billion transactions, so that old rows become new ones";
 
 #[derive(Clone, Debug)]
 pub(super) enum Way {
@@ -48,7 +49,9 @@ impl Way {
     pub(super) async fn check(&self, connection: &mut PgConnection, relation: i64) -> Result<Option<Mark>> {
         match self {
             Self::AppendOnly { column } => {
-                check_xid(connection, relation, column).await.map_err(|e| e.with_context("column", column))?;
+                check_xid(connection, relation, column)
+                    .await
+                    .map_err(|e| e.with_context("column", column))?;
                 Ok(None)
             }
             Self::HighWaterMark { column } => mark(connection, relation, column).await.map(Some),
@@ -137,7 +140,8 @@ impl Way {
 
     /// Rows that no pin would read, or not the right ones, and what to say where there are some.
     pub(super) fn unreadable(&self, table: &TableName, mark: Option<&Mark>) -> Option<(Sql, Error)> {
-        let from = |condition: &str| Sql::new(format!("(SELECT * FROM {} AS m WHERE {condition})", table.quoted()));
+        let from =
+            |condition: &str| Sql::new(format!("(SELECT * FROM {} AS m WHERE {condition})", table.quoted()));
         match (self, mark) {
             (Self::AppendOnly { column }, _) => {
                 // Who can see a row can see that its transaction has ended.
@@ -157,9 +161,11 @@ impl Way {
                 Some((from(&condition), refusal))
             }
             (_, Some(mark)) if mark.nullable => {
-                let refusal =
-                    Error::new(ErrorKind::Corrupt, format!("rows have no mark in {}, and would never be read", mark.name))
-                        .with_advice("give them one, and make the column NOT NULL");
+                let refusal = Error::new(
+                    ErrorKind::Corrupt,
+                    format!("rows have no mark in {}, and would never be read", mark.name),
+                )
+                .with_advice("give them one, and make the column NOT NULL");
                 Some((from(&format!("m.{} IS NULL", mark.name)), refusal))
             }
             _ => None,
@@ -190,7 +196,9 @@ async fn mark(connection: &mut PgConnection, relation: i64, column: &str) -> Res
             "column `{column}` is a {}, which is no mark that grows",
             store.definition
         ))
-        .with_advice("use a number, an instant, a day, a text or a UUID; for `xid8` there is `append_only`"));
+        .with_advice(
+            "use a number, an instant, a day, a text or a UUID; for `xid8` there is `append_only`",
+        ));
     }
     Ok(Mark { name, definition: store.definition, nullable })
 }
@@ -229,11 +237,13 @@ async fn check_xid(connection: &mut PgConnection, relation: i64, column: &str) -
         Statement::new(XID_COLUMNS).bind(relation).bind(column).all(connection, WHAT).await?;
     for (name, relkind, data_type, not_null, default) in found {
         let refuse = |why: &str| {
-            Err(Error::invalid(format!("a source that only grows cannot be pinned by `{column}` of `{name}`: {why}"))
-                .with_advice(format!(
-                    "let its owner declare {} xid8 NOT NULL DEFAULT pg_current_xact_id()",
-                    quoted(column)
-                )))
+            Err(Error::invalid(format!(
+                "a source that only grows cannot be pinned by `{column}` of `{name}`: {why}"
+            ))
+            .with_advice(format!(
+                "let its owner declare {} xid8 NOT NULL DEFAULT pg_current_xact_id()",
+                quoted(column)
+            )))
         };
         match (relkind.as_str(), data_type) {
             ("r" | "p", Some(XID8)) => {}
