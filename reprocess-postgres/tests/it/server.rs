@@ -58,8 +58,12 @@ impl TestDatabase {
 
     /// A handle of its own, as another process would have.
     pub(crate) async fn connect(&self) -> PostgresDatabase {
+        self.connect_as(PostgresConfig::new()).await
+    }
+
+    pub(crate) async fn connect_as(&self, config: PostgresConfig) -> PostgresDatabase {
         let pooled = pooled(&self.name);
-        PostgresConfig::new().connect(pooled.as_deref().unwrap_or(&self.address)).await.unwrap()
+        config.connect(pooled.as_deref().unwrap_or(&self.address)).await.unwrap()
     }
 
     /// A connection without anything of ours.

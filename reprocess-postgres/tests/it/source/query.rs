@@ -100,17 +100,14 @@ async fn a_query_reads_sources_of_its_database_however_they_are_pinned() {
 async fn a_query_reads_in_one_exported_snapshot() {
     let f = fixture(EVENTS).await;
     let mut inputs = Vec::new();
-    let mut snapshots = Vec::new();
     for _ in 0..2 {
         let snapshot = ExportedSnapshot::export(&f.db).await.unwrap();
         let source = PostgresSource::in_snapshot(f.db.clone(), events(), &snapshot).unwrap();
         inputs.push(input(&source, &pin(&source, the_day()).await.unwrap()));
-        snapshots.push(snapshot);
-    }
-    refused(stage(&f, inputs).await, ErrorKind::Unsupported, &["one exported snapshot"]);
-    for snapshot in snapshots {
+        // Behind a pooler there may be no connection for a third, who reads.
         snapshot.end().await.unwrap();
     }
+    refused(stage(&f, inputs).await, ErrorKind::Unsupported, &["one exported snapshot"]);
 }
 
 #[tokio::test]

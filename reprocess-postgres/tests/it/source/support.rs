@@ -35,7 +35,7 @@ pub(super) struct Fixture {
 pub(super) async fn fixture(sql: &str) -> Fixture {
     let database = TestDatabase::fresh().await;
     // Small batches, so that every test crosses a border between two.
-    let db = PostgresConfig::new().with_batch_rows(2).connect(database.address()).await.unwrap();
+    let db = database.connect_as(PostgresConfig::new().with_batch_rows(2)).await;
     let f = Fixture { database, db };
     f.sql(sql).await;
     f
