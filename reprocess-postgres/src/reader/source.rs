@@ -321,3 +321,6 @@ fn ended(table: &TableId) -> Error {
         .with_context("table", table)
         .with_advice("export another, and plan again")
 }
+
+#[cfg(test)]
+mod tests;

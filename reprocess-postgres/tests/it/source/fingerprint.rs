@@ -195,6 +195,10 @@ async fn a_fingerprint_says_what_made_it_and_is_not_compared_with_that_of_anothe
         PostgresSource::mutable(f.db.clone(), TableSpec::new("things", Partitioning::unpartitioned()))
             .unwrap();
     let mut pinned = pin(&source, Slice::All).await.unwrap();
+    // The same bytes under another name.
+    f.sql("ALTER TABLE things RENAME b TO c").await;
+    broken(&source, &pinned, "columns have changed").await;
+    f.sql("ALTER TABLE things RENAME c TO b").await;
     let major =
         f.column("SELECT (current_setting('server_version_num')::integer / 10000)::text").await.remove(0);
     let text = pinned.content.as_str().to_owned();
