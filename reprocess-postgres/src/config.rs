@@ -14,6 +14,7 @@ use sqlx::postgres::PgConnectOptions;
 
 pub(crate) use transaction::Tx;
 
+use crate::reader::SnapshotId;
 use crate::schema::Schema;
 
 /// Settings of a database; passwords are not among them.
@@ -140,6 +141,8 @@ struct Inner {
     /// What begins a transaction that writes, and one that reads.
     begin: String,
     begin_read: String,
+    /// What every transaction sets.
+    settings: String,
 }
 
 /// What tells a database from every other, however it is connected to.
@@ -191,6 +194,20 @@ impl PostgresDatabase {
     /// A transaction that reads, and sees one moment from its first statement.
     pub(crate) async fn begin_read(&self) -> Result<Tx> {
         Tx::begin(&self.inner.pool, &self.inner.begin_read).await
+    }
+
+    /// A transaction that reads, and sees the moment of an exported snapshot; `None` where that has ended.
+    pub(crate) async fn begin_in(&self, snapshot: &SnapshotId) -> Result<Option<Tx>> {
+        // Before all else, since the settings are a statement that sees a moment of its own.
+        let begin = format!(
+            "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; SET TRANSACTION SNAPSHOT '{snapshot}'; {}",
+            self.inner.settings
+        );
+        match Tx::begin(&self.inner.pool, &begin).await {
+            Ok(tx) => Ok(Some(tx)),
+            Err(error) if SnapshotId::is_over(&error) => Ok(None),
+            Err(error) => Err(error),
+        }
     }
 }
 

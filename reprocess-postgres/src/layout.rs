@@ -18,7 +18,7 @@ use reprocess_core::{Error, Result};
 use serde::{Deserialize, Serialize};
 
 pub(crate) use copy::read;
-pub(crate) use declared::declared;
+pub(crate) use declared::{declared, readable, stored};
 pub(crate) use encode::{Encoder, aligned};
 pub(crate) use kind::{Kind, Store};
 
@@ -86,6 +86,21 @@ impl Layout {
             format!("{prefix}{name}{cast} AS {name}")
         };
         self.columns().map(column).collect::<Vec<_>>().join(", ")
+    }
+
+    /// The columns of rows that are [readable](Self::readable), each as a type of the server itself.
+    pub(crate) fn plain(&self, prefix: &str) -> String {
+        let column = |(field, store): (&Field, &Store)| {
+            format!("{prefix}{}::{}", quoted(field.name()), store.kind.plain())
+        };
+        self.columns().map(column).collect::<Vec<_>>().join(", ")
+    }
+
+    /// Definitions of columns that hold copies of such rows.
+    pub(crate) fn plain_definitions(&self) -> Vec<String> {
+        self.columns()
+            .map(|(field, store)| format!("{} {}", quoted(field.name()), store.kind.plain()))
+            .collect()
     }
 
     pub(crate) fn field(&self, column: &str) -> Result<&Field> {

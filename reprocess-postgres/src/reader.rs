@@ -1,8 +1,14 @@
 //! Reading at pinned versions.
 
+mod exported;
+mod fingerprint;
+mod held;
+mod moment;
+mod source;
 mod stream;
 
 use std::any::Any;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use arrow_schema::{Schema, SchemaRef};
@@ -13,10 +19,13 @@ use reprocess_core::ports::reader::{Availability, PinnedInput, RowStream, Snapsh
 use reprocess_core::{Error, ErrorKind, Result};
 use sqlx::PgConnection;
 
+pub use exported::ExportedSnapshot;
+pub(crate) use exported::SnapshotId;
+pub use source::PostgresSource;
 pub(crate) use stream::stream;
 
 use crate::changes::{Moment, Version};
-use crate::config::PostgresDatabase;
+use crate::config::{PostgresDatabase, Tx};
 use crate::layout::Layout;
 use crate::sql::Sql;
 use crate::writer::PostgresTable;
@@ -106,11 +115,21 @@ impl PostgresTable {
     }
 }
 
+/// How far a pin is looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Look {
+    /// Whether the rows are those of the pin, which may mean to read them.
+    AtRows,
+    /// Which columns there are.
+    AtColumns,
+}
+
 /// The statement that selects the rows of an input of a query, and its columns. Readers are those of this database.
 pub(crate) async fn pinned(
     database: &PostgresDatabase,
     input: &PinnedInput,
     connection: &mut PgConnection,
+    look: Look,
 ) -> Result<(Sql, Layout)> {
     fn here<'a>(any: &'a dyn Any, database: &PostgresDatabase) -> Option<&'a PostgresTable> {
         any.downcast_ref::<PostgresTable>().filter(|table| table.database().is_same_database(database))
@@ -126,12 +145,42 @@ pub(crate) async fn pinned(
             if let Some(table) = here(input.reader.as_ref(), database) {
                 return table.pinned(connection, &input.pin).await;
             }
+            if let Some(source) = source_here(input, database) {
+                return source.pinned(connection, &input.pin, look).await;
+            }
         }
     }
     Err(Error::new(ErrorKind::Unsupported, "a query reads tables of its own database only")
         .with_context("table", &input.pin.table)
         .with_context("database", database.name())
         .with_advice("write the transform in Rust, or copy the input into the database"))
+}
+
+/// A transaction in which all inputs of a query can be read: in the exported snapshot, where some are of one.
+pub(crate) async fn begin(database: &PostgresDatabase, inputs: &[&PinnedInput]) -> Result<Tx> {
+    let mut ids = BTreeMap::new();
+    for input in inputs {
+        if let Some(id) = source_here(input, database).and_then(PostgresSource::snapshot) {
+            ids.insert(id, *input);
+        }
+    }
+    let mut ids = ids.into_iter();
+    match (ids.next(), ids.next()) {
+        (None, _) => database.begin_read().await,
+        (Some((id, input)), None) => {
+            let tx = database.begin_in(id).await?;
+            tx.ok_or_else(|| broken(&input.pin, "the exported snapshot has ended"))
+        }
+        (Some(_), Some(_)) => {
+            Err(Error::new(ErrorKind::Unsupported, "a query reads in one exported snapshot, not in several")
+                .with_advice("export one snapshot for all inputs of the job"))
+        }
+    }
+}
+
+fn source_here<'a>(input: &'a PinnedInput, database: &PostgresDatabase) -> Option<&'a PostgresSource> {
+    let any: &dyn Any = input.reader.as_ref();
+    any.downcast_ref::<PostgresSource>().filter(|source| source.database().is_same_database(database))
 }
 
 pub(crate) fn check_table(pin: &Pin, table: &TableId) -> Result<()> {

@@ -33,6 +33,7 @@ pub(super) async fn database(config: PostgresConfig, options: PgConnectOptions) 
     let inner = Inner {
         begin: format!("BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; {settings}"),
         begin_read: format!("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; {settings}"),
+        settings,
         config,
         schema,
         pool,

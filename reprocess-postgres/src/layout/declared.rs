@@ -71,14 +71,49 @@ pub(crate) async fn declared(
     relation: i64,
     wanted_schema: Option<&Schema>,
 ) -> Result<Layout> {
+    let columns = columns(connection, relation).await?;
+    layout(columns.into_iter().filter(|column| !column.generated), wanted_schema)
+}
+
+/// The columns of something that is only read, those that are computed from others too; with a schema those that it has,
+/// with its types.
+pub(crate) async fn readable(
+    connection: &mut PgConnection,
+    relation: i64,
+    wanted_schema: Option<&Schema>,
+) -> Result<Layout> {
+    let columns = columns(connection, relation).await?;
+    let Some(wanted) = wanted_schema else { return layout(columns, None) };
+    if let Some(absent) = wanted.fields().iter().find(|f| columns.iter().all(|c| c.name != *f.name())) {
+        return Err(Error::invalid(format!("the table has no column `{}`", absent.name())));
+    }
+    layout(columns.into_iter().filter(|c| wanted.field_with_name(&c.name).is_ok()), wanted_schema)
+}
+
+/// How one column is stored, and whether it may be NULL; `None` where there is none.
+pub(crate) async fn stored(
+    connection: &mut PgConnection,
+    relation: i64,
+    name: &str,
+) -> Result<Option<(Store, bool)>> {
+    let columns = columns(connection, relation).await?;
+    let column = columns.iter().find(|column| column.name == name);
+    column.map(|column| Ok((store(column)?, !column.not_null))).transpose()
+}
+
+async fn columns(connection: &mut PgConnection, relation: i64) -> Result<Vec<Declared>> {
     // So that the names of types do not depend on where names are looked up.
     let (path,): (String,) =
         Statement::new("SELECT current_setting('search_path')").one(connection, WHAT).await?;
     search(connection, "pg_catalog").await?;
-    let columns: Vec<Declared> = Statement::new(COLUMNS).bind(relation).all(connection, WHAT).await?;
+    let columns = Statement::new(COLUMNS).bind(relation).all(connection, WHAT).await?;
     search(connection, &path).await?;
+    Ok(columns)
+}
+
+fn layout(columns: impl IntoIterator<Item = Declared>, wanted_schema: Option<&Schema>) -> Result<Layout> {
     let (mut fields, mut stores) = (Vec::new(), Vec::new());
-    for column in columns.into_iter().filter(|column| !column.generated) {
+    for column in columns {
         let store = store(&column)?;
         let wanted = wanted_schema.and_then(|schema| schema.field_with_name(&column.name).ok());
         let data_type = match wanted {

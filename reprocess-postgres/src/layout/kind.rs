@@ -166,6 +166,29 @@ impl Store {
 }
 
 impl Kind {
+    /// The type in which every value of this kind is read: one that comes with the server, and so outlives those that
+    /// users made.
+    pub(crate) fn plain(self) -> String {
+        match self {
+            Self::Boolean => "boolean",
+            Self::Int2 => "smallint",
+            Self::Int4 => "integer",
+            Self::Int8 => "bigint",
+            Self::Float4 => "real",
+            Self::Float8 => "double precision",
+            Self::Numeric { precision, scale } => return format!("numeric({precision},{scale})"),
+            Self::Bytea => "bytea",
+            Self::Uuid => "uuid",
+            Self::Date => "date",
+            Self::Timestamp { zone: true, .. } => "timestamp with time zone",
+            Self::Timestamp { zone: false, .. } => "timestamp without time zone",
+            Self::Text { .. } | Self::Padded { .. } | Self::Json | Self::Jsonb | Self::Enum | Self::Other => {
+                "text"
+            }
+        }
+        .to_owned()
+    }
+
     /// Whether the value is read as the text of PostgreSQL for it; `char(n)` loses its padding by that.
     pub(crate) fn is_read_as_text(self) -> bool {
         matches!(self, Self::Padded { .. } | Self::Other | Self::Jsonb | Self::Json | Self::Enum)

@@ -13,7 +13,7 @@ use sqlx::PgConnection;
 
 use crate::config::PostgresDatabase;
 use crate::layout::{Kind, Layout, Store, declared, quoted};
-use crate::reader::{pinned, stream};
+use crate::reader::{self, Look, pinned, stream};
 use crate::sql::{Sql, Statement, ident, set};
 
 const UNDERSTAND: &str = "understand the query";
@@ -28,8 +28,9 @@ pub(super) async fn run(
     let user = text::with_values(&query.sql, &query.params)?;
     let shape = shape(database, query, &user).await.map_err(of_query)?;
     let (layout, columns) = read_as(&shape, typed)?;
-    let mut tx = database.begin_read().await?;
-    let all = whole(database, &mut tx, query, &user).await?;
+    let inputs: Vec<_> = query.inputs.values().collect();
+    let mut tx = reader::begin(database, &inputs).await?;
+    let all = whole(database, &mut tx, query, &user, Look::AtRows).await?;
     let select = Sql::new(format!("SELECT {} FROM (", columns.join(", "))).then(all).text("\n) AS q");
     Ok(stream(tx, select, layout, ErrorKind::Invalid, database.config().batch_rows))
 }
@@ -40,11 +41,12 @@ async fn whole(
     connection: &mut PgConnection,
     query: &Query,
     user: &Sql,
+    look: Look,
 ) -> Result<Sql> {
     let mut all = Sql::default();
     for (place, (name, input)) in query.inputs.iter().enumerate() {
         let (select, _) =
-            pinned(database, input, connection).await.map_err(|e| e.with_context("input", name))?;
+            pinned(database, input, connection, look).await.map_err(|e| e.with_context("input", name))?;
         let before = if place == 0 { "WITH " } else { ", " };
         all = all.text(format!("{before}{} AS (", ident(name)?)).then(select).text(")");
     }
@@ -55,7 +57,7 @@ async fn whole(
 /// The columns of the query as the server types them, by a table of them without rows.
 async fn shape(database: &PostgresDatabase, query: &Query, user: &Sql) -> Result<Layout> {
     let mut tx = database.begin().await?;
-    let all = whole(database, &mut tx, query, user).await?;
+    let all = whole(database, &mut tx, query, user, Look::AtColumns).await?;
     let (text, values) = all.copied()?;
     set(&mut tx, values, UNDERSTAND).await?;
     // Prepared, which refuses a text that ends this statement and begins others.

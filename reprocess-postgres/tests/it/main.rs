@@ -5,4 +5,5 @@ mod connect;
 mod ledger;
 mod proxy;
 mod server;
+mod source;
 mod tables;

@@ -49,10 +49,21 @@ impl TestDatabase {
         &self.address
     }
 
+    /// The name and password under which these tests connect.
+    pub(crate) fn owner(&self) -> (String, String) {
+        let (name, password) =
+            self.address.split_once("//").unwrap().1.split_once('@').unwrap().0.split_once(':').unwrap();
+        (name.to_owned(), password.to_owned())
+    }
+
     /// A handle of its own, as another process would have.
     pub(crate) async fn connect(&self) -> PostgresDatabase {
+        self.connect_as(PostgresConfig::new()).await
+    }
+
+    pub(crate) async fn connect_as(&self, config: PostgresConfig) -> PostgresDatabase {
         let pooled = pooled(&self.name);
-        PostgresConfig::new().connect(pooled.as_deref().unwrap_or(&self.address)).await.unwrap()
+        config.connect(pooled.as_deref().unwrap_or(&self.address)).await.unwrap()
     }
 
     /// A connection without anything of ours.
