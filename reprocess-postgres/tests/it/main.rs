@@ -5,5 +5,6 @@ mod connect;
 mod ledger;
 mod proxy;
 mod server;
+mod simulation;
 mod source;
 mod tables;
