@@ -3,6 +3,7 @@
 mod open;
 mod transaction;
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
@@ -15,6 +16,7 @@ use sqlx::postgres::PgConnectOptions;
 pub(crate) use transaction::Tx;
 
 use crate::schema::Schema;
+use crate::sql::Statement;
 
 /// Settings of a database; passwords are not among them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -191,6 +193,17 @@ impl PostgresDatabase {
     /// A transaction that reads, and sees one moment from its first statement.
     pub(crate) async fn begin_read(&self) -> Result<Tx> {
         Tx::begin(&self.inner.pool, &self.inner.begin_read).await
+    }
+
+    /// One that sees a moment from which on nobody detaches a partition of the tables, whose names are quoted.
+    pub(crate) async fn begin_read_of(&self, tables: &BTreeSet<&str>) -> Result<Tx> {
+        let mut tx = self.begin_read().await?;
+        for table in tables {
+            Statement::new(format!("LOCK TABLE ONLY {table} IN ACCESS SHARE MODE"))
+                .execute(&mut tx, "read a partitioned table")
+                .await?;
+        }
+        Ok(tx)
     }
 }
 

@@ -3,6 +3,7 @@
 mod stream;
 
 use std::any::Any;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use arrow_schema::{Schema, SchemaRef};
@@ -15,6 +16,7 @@ use sqlx::PgConnection;
 
 pub(crate) use stream::stream;
 
+use crate::catalog::Managed;
 use crate::changes::{Moment, Version};
 use crate::config::PostgresDatabase;
 use crate::layout::Layout;
@@ -30,8 +32,8 @@ impl SnapshotReader for PostgresTable {
     }
 
     async fn current(&self) -> Result<TableVersion> {
-        let mut tx = self.database().begin_read().await?;
-        let now = match self.managed(&mut tx).await? {
+        let (mut tx, table) = self.look().await?;
+        let now = match table {
             Some(table) => table.changes().now(&mut tx, &[]).await?.moment,
             None => Moment::first(),
         };
@@ -55,8 +57,8 @@ impl SnapshotReader for PostgresTable {
         slices: &[Slice],
     ) -> Result<Vec<PartitionVersion>> {
         let at = Moment::of(version).ok_or_else(|| unknown_version(version, self.spec().id.as_str()))?;
-        let mut tx = self.database().begin_read().await?;
-        let Some(table) = self.managed(&mut tx).await? else {
+        let (mut tx, table) = self.look().await?;
+        let Some(table) = table else {
             tx.rollback().await?;
             return Ok(vec![Version::default().partition(); slices.len()]);
         };
@@ -70,9 +72,9 @@ impl SnapshotReader for PostgresTable {
 
     /// Checks the pins and copies nothing: a copy of every input would double the data, and a change is noticed.
     async fn hold(&self, pins: &[Pin]) -> Result<()> {
-        let mut tx = self.database().begin_read().await?;
+        let (mut tx, table) = self.look().await?;
         for pin in pins {
-            self.pinned(&mut tx, pin).await?;
+            self.pinned(&mut tx, table.as_ref(), pin).await?;
         }
         tx.rollback().await
     }
@@ -82,17 +84,22 @@ impl SnapshotReader for PostgresTable {
     }
 
     async fn read(&self, pin: &Pin) -> Result<(SchemaRef, RowStream)> {
-        let mut tx = self.database().begin_read().await?;
-        let (select, layout) = self.pinned(&mut tx, pin).await?;
+        let (mut tx, table) = self.look().await?;
+        let (select, layout) = self.pinned(&mut tx, table.as_ref(), pin).await?;
         Ok(stream(tx, select, layout, ErrorKind::Corrupt, self.database().config().batch_rows))
     }
 }
 
 impl PostgresTable {
     /// The statement that selects the rows of a pin, after a look at whether they are still those.
-    pub(crate) async fn pinned(&self, connection: &mut PgConnection, pin: &Pin) -> Result<(Sql, Layout)> {
+    pub(crate) async fn pinned(
+        &self,
+        connection: &mut PgConnection,
+        table: Option<&Managed>,
+        pin: &Pin,
+    ) -> Result<(Sql, Layout)> {
         check_table(pin, &self.spec().id)?;
-        let Some(table) = self.managed(connection).await? else {
+        let Some(table) = table else {
             if pin.content != Version::default().partition() {
                 return Err(broken(pin, "the table is not there any more"));
             }
@@ -102,36 +109,54 @@ impl PostgresTable {
         if now != pin.content {
             return Err(broken(pin, "the rows have changed since"));
         }
-        Ok((table.rows().select(table.from(), &pin.slice)?, table.layout))
+        Ok((table.rows().select(table.from(), &pin.slice)?, table.layout.clone()))
     }
 }
 
-/// The statement that selects the rows of an input of a query, and its columns. Readers are those of this database.
+/// The table of an input of a query. Readers are those of this database.
+fn table_of<'a>(database: &PostgresDatabase, input: &'a PinnedInput) -> Result<&'a PostgresTable> {
+    let writer = input.writer.as_deref().filter(|_| !input.staged.is_empty());
+    let any: &dyn Any = match writer {
+        Some(writer) => writer,
+        None => input.reader.as_ref(),
+    };
+    let table = any.downcast_ref::<PostgresTable>();
+    table.filter(|table| table.database().is_same_database(database)).ok_or_else(|| {
+        Error::new(ErrorKind::Unsupported, "a query reads tables of its own database only")
+            .with_context("table", &input.pin.table)
+            .with_context("database", database.name())
+            .with_advice("write the transform in Rust, or copy the input into the database")
+    })
+}
+
+/// The names of those tables among the inputs of a query that are partitioned, after a look at each.
+pub(crate) async fn partitioned<'a>(
+    database: &PostgresDatabase,
+    inputs: impl Iterator<Item = &'a PinnedInput> + Send,
+) -> Result<BTreeSet<&'a str>> {
+    let mut names = BTreeSet::new();
+    for input in inputs {
+        let table = table_of(database, input)?;
+        let (tx, _) = table.look().await?;
+        tx.rollback().await?;
+        names.extend(table.partitioned_name());
+    }
+    Ok(names)
+}
+
+/// The statement that selects the rows of an input of a query, and its columns.
 pub(crate) async fn pinned(
     database: &PostgresDatabase,
     input: &PinnedInput,
     connection: &mut PgConnection,
 ) -> Result<(Sql, Layout)> {
-    fn here<'a>(any: &'a dyn Any, database: &PostgresDatabase) -> Option<&'a PostgresTable> {
-        any.downcast_ref::<PostgresTable>().filter(|table| table.database().is_same_database(database))
+    let table = table_of(database, input)?;
+    let managed = table.looked_at(connection).await?;
+    if input.staged.is_empty() {
+        table.pinned(connection, managed.as_ref(), &input.pin).await
+    } else {
+        table.overlaid(connection, managed.as_ref(), &input.staged, &input.pin).await
     }
-    let writer = input.writer.as_deref().filter(|_| !input.staged.is_empty());
-    match writer {
-        Some(writer) => {
-            if let Some(table) = here(writer, database) {
-                return table.overlaid(connection, &input.staged, &input.pin).await;
-            }
-        }
-        None => {
-            if let Some(table) = here(input.reader.as_ref(), database) {
-                return table.pinned(connection, &input.pin).await;
-            }
-        }
-    }
-    Err(Error::new(ErrorKind::Unsupported, "a query reads tables of its own database only")
-        .with_context("table", &input.pin.table)
-        .with_context("database", database.name())
-        .with_advice("write the transform in Rust, or copy the input into the database"))
 }
 
 pub(crate) fn check_table(pin: &Pin, table: &TableId) -> Result<()> {

@@ -6,10 +6,14 @@ mod guard;
 mod keep;
 mod ledger;
 mod lock;
+mod look;
 mod merge;
 mod query;
 mod stage;
 mod stamps;
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use arrow_schema::{Schema, SchemaRef};
 use async_trait::async_trait;
@@ -89,6 +93,8 @@ pub struct PostgresTable {
     spec: TableSpec,
     name: TableName,
     locks_table: bool,
+    /// Whether it was found to be partitioned.
+    partitioned: Arc<AtomicBool>,
 }
 
 impl PostgresTable {
@@ -96,12 +102,13 @@ impl PostgresTable {
     pub async fn open(database: PostgresDatabase, spec: TableSpec) -> Result<Self> {
         let name = TableName::of(&spec.id, "public")?;
         database.migrate(COMPONENT, STEPS).await?;
-        Ok(Self { database, spec, name, locks_table: false })
+        Ok(Self { database, spec, name, locks_table: false, partitioned: Arc::default() })
     }
 
     /// Sets the schema of the table, where its id says none; without it that is `public`.
     pub fn with_schema(mut self, schema: &str) -> Result<Self> {
         self.name = TableName::of(&self.spec.id, schema)?;
+        self.partitioned = Arc::default();
         Ok(self)
     }
 
@@ -125,7 +132,8 @@ impl PostgresTable {
 
     /// Takes on a table that others made, and gives it the triggers that notice what others write. Again after they
     /// changed its columns, or after the database was restored from a dump: every version that was known of it is then
-    /// another. Partitioned tables and their partitions are refused.
+    /// another. A partitioned table is taken on with its partitions, also those that others attach or detach later; one
+    /// partition alone is refused, and so are tables with heirs.
     pub async fn adopt(&self) -> Result<()> {
         let mut tx = self.database.begin().await?;
         lock::whole_table(&mut tx, self).await?;
@@ -209,8 +217,7 @@ impl PartitionWriter for PostgresTable {
     }
 
     async fn schema(&self) -> Result<Option<SchemaRef>> {
-        let mut tx = self.database.begin_read().await?;
-        let table = self.managed(&mut tx).await?;
+        let (tx, table) = self.look().await?;
         tx.rollback().await?;
         Ok(table.map(|table| SchemaRef::clone(table.layout.schema())))
     }
@@ -238,16 +245,14 @@ impl PartitionWriter for PostgresTable {
         for key in &keys {
             self.spec.partitioning.check_key(key).map_err(|e| self.in_table(e))?;
         }
-        let mut tx = self.database.begin_read().await?;
-        let table = self.managed(&mut tx).await?;
+        let (mut tx, table) = self.look().await?;
         let versions = versions_of(&mut tx, table.as_ref(), &keys).await.map_err(|e| self.in_table(e))?;
         tx.rollback().await?;
         Ok(base_of(&keys, &versions))
     }
 
     async fn profile(&self, scope: &Scope, spec: &ProfileSpec) -> Result<(Base, Vec<Profile>)> {
-        let mut tx = self.database.begin_read().await?;
-        let table = self.managed(&mut tx).await?;
+        let (mut tx, table) = self.look().await?;
         let keys = scope.partitions();
         let base = base_of(&keys, &versions_of(&mut tx, table.as_ref(), &keys).await?);
         let profiles = match table {

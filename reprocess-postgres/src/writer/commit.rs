@@ -9,12 +9,14 @@ use reprocess_core::ports::writer::{
     Change, Commit, CommitEntry, CommitOutcome, CommitRequest, Moved, MovedBy, StampId,
 };
 use reprocess_core::{ErrorKind, Result};
+use sqlx::PgConnection;
 
 use super::apply::{Applied, apply};
 use super::ledger::Ledger;
 use super::lock::Reach;
 use super::stamps::{self, Done};
 use super::{PostgresTable, keep, versions_of};
+use crate::catalog::Managed;
 use crate::changes::{Moment, Version, Versions};
 use crate::config::Tx;
 use crate::shadow;
@@ -25,6 +27,8 @@ enum Try {
     Said(CommitOutcome),
     /// The table has to be made, which needs every other commit away.
     NeedsTable,
+    /// Others have changed its partitions, which has to be noted first.
+    NeedsChildren,
 }
 
 pub(super) async fn commit(table: &PostgresTable, request: CommitRequest<'_>) -> Result<CommitOutcome> {
@@ -38,6 +42,10 @@ pub(super) async fn commit(table: &PostgresTable, request: CommitRequest<'_>) ->
         let alone = reach == Reach::Table;
         match (Attempt { table, request: &request, ledger, fenced, alone }).decide(&mut tx).await? {
             Try::NeedsTable => reach = Reach::Table,
+            Try::NeedsChildren => {
+                tx.rollback().await?;
+                table.take_on().await?;
+            }
             Try::Said(outcome @ CommitOutcome::Committed(_)) => {
                 tx.commit().await?;
                 if let Err(e) = shadow::sweep(table.database()).await {
@@ -85,6 +93,12 @@ impl Attempt<'_> {
             Statement::new(format!("LOCK TABLE {} IN SHARE ROW EXCLUSIVE MODE", managed.name.quoted()))
                 .execute(tx, "lock the table")
                 .await?;
+        }
+        if let Some(managed) = managed.as_ref().filter(|managed| managed.partitioned) {
+            keep_children(tx, managed).await?;
+            if managed.has_other_children(tx).await? {
+                return Ok(Try::NeedsChildren);
+            }
         }
         let keys: Vec<_> = open.iter().flat_map(|entry| entry.scope.partitions()).collect();
         let before = versions_of(tx, managed.as_ref(), &keys).await?;
@@ -143,6 +157,14 @@ impl Attempt<'_> {
         self.ledger.finish(tx, &commit, open).await?;
         Ok(commit)
     }
+}
+
+/// Keeps others from detaching partitions until the end, as writing does.
+async fn keep_children(connection: &mut PgConnection, managed: &Managed) -> Result<()> {
+    Statement::new(format!("LOCK TABLE ONLY {} IN ROW EXCLUSIVE MODE", managed.name.quoted()))
+        .execute(connection, "keep the partitions of the table")
+        .await?;
+    Ok(())
 }
 
 fn base_after(keys: &[PartitionKey], before: Versions) -> impl FnOnce(i64, &[PartitionKey]) -> Base + Send {

@@ -13,7 +13,7 @@ use sqlx::PgConnection;
 
 use crate::config::PostgresDatabase;
 use crate::layout::{Kind, Layout, Store, declared, quoted};
-use crate::reader::{pinned, stream};
+use crate::reader::{partitioned, pinned, stream};
 use crate::sql::{Sql, Statement, ident, set};
 
 const UNDERSTAND: &str = "understand the query";
@@ -26,9 +26,10 @@ pub(super) async fn run(
     query: &Query,
 ) -> Result<(SchemaRef, RowStream)> {
     let user = text::with_values(&query.sql, &query.params)?;
+    let names = partitioned(database, query.inputs.values()).await?;
     let shape = shape(database, query, &user).await.map_err(of_query)?;
     let (layout, columns) = read_as(&shape, typed)?;
-    let mut tx = database.begin_read().await?;
+    let mut tx = database.begin_read_of(&names).await?;
     let all = whole(database, &mut tx, query, &user).await?;
     let select = Sql::new(format!("SELECT {} FROM (", columns.join(", "))).then(all).text("\n) AS q");
     Ok(stream(tx, select, layout, ErrorKind::Invalid, database.config().batch_rows))

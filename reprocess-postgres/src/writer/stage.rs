@@ -72,8 +72,7 @@ async fn known(
     table: &PostgresTable,
     request: &StageRequest,
 ) -> Result<(Option<Layout>, Option<Vec<String>>)> {
-    let mut tx = table.database().begin_read().await?;
-    let managed = table.managed(&mut tx).await?;
+    let (mut tx, managed) = table.look().await?;
     let key = match (&managed, &request.intent) {
         (Some(managed), Intent::Merge(merge)) => {
             guard::check_target(&mut tx, managed, merge).await?;
