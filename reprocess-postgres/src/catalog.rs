@@ -3,9 +3,11 @@
 mod bounds;
 mod children;
 mod columns;
+mod exclusive;
 mod name;
 mod triggers;
 
+pub(crate) use exclusive::Exclusive;
 pub(crate) use name::TableName;
 pub(crate) use triggers::{QUARTER_SECONDS, WRITING};
 

@@ -37,6 +37,9 @@ pub struct PostgresConfig {
     /// transaction back and closes the connection, so that a client that hangs holds no lock. Shorter than the wait for
     /// a lock, so that those who wait outlast him. 0 for ever.
     pub idle_timeout_ms: u32,
+    /// How long a swap of partitions is put off by those who read older rows, and again by those who use the table, in
+    /// milliseconds; then the rows are deleted and inserted. 0 for not at all.
+    pub swap_timeout_ms: u64,
     /// How many rows a batch has at the most.
     pub batch_rows: usize,
 }
@@ -50,6 +53,7 @@ impl Default for PostgresConfig {
             statement_timeout_ms: 3_600_000,
             lock_timeout_ms: 30_000,
             idle_timeout_ms: 20_000,
+            swap_timeout_ms: 30_000,
             batch_rows: 8_192,
         }
     }
@@ -100,6 +104,13 @@ impl PostgresConfig {
     #[must_use]
     pub fn with_idle_timeout_ms(mut self, milliseconds: u32) -> Self {
         self.idle_timeout_ms = milliseconds;
+        self
+    }
+
+    /// Sets how long a swap of partitions is put off.
+    #[must_use]
+    pub fn with_swap_timeout_ms(mut self, milliseconds: u64) -> Self {
+        self.swap_timeout_ms = milliseconds;
         self
     }
 

@@ -2,6 +2,7 @@
 
 mod overlay;
 mod set;
+mod waiting;
 
 use arrow_array::RecordBatch;
 use arrow_schema::SchemaRef;
@@ -18,8 +19,8 @@ use reprocess_core::ports::writer::{Staged, StagedId};
 use reprocess_core::{Error, ErrorKind, Result};
 use sqlx::PgConnection;
 
-use set::find;
-pub(crate) use set::{Staging, discard, strike, sweep, take};
+pub(crate) use set::{Found, Staging, discard, find, rows_name, strike, sweep, take};
+pub(crate) use waiting::{BOUNDS, index_name};
 
 use crate::catalog::Managed;
 use crate::changes::Moment;

@@ -25,7 +25,7 @@ const CHILDREN: &str = "
         SELECT i.inhrelid, i.inhparent FROM pg_inherits AS i JOIN tree AS t ON i.inhparent = t.relation
         WHERE NOT i.inhdetachpending),
     actual AS (
-        SELECT c.oid AS relation, n.nspname::text AS schema, c.relname::text AS name, c.relkind::text AS kind,
+        SELECT c.oid AS relation, t.parent, n.nspname::text AS schema, c.relname::text AS name, c.relkind::text AS kind,
                (SELECT a.attname::text FROM pg_partitioned_table AS p
                 JOIN pg_attribute AS a ON a.attrelid = p.partrelid AND a.attnum = p.partattrs[0]
                 WHERE p.partrelid = t.parent AND p.partnatts = 1 AND p.partattrs[0] > 0) AS by_column,
@@ -36,35 +36,42 @@ const CHILDREN: &str = "
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Child {
     pub(crate) relation: i64,
+    /// The number of the table right above.
+    pub(super) parent: i64,
     pub(crate) schema: String,
     pub(crate) name: String,
     /// As `pg_class.relkind` has it.
     kind: String,
     /// The one column by which the table above it is partitioned, where it is one.
-    by_column: Option<String>,
-    bounds: String,
+    pub(super) by_column: Option<String>,
+    pub(super) bounds: String,
 }
 
-type Row = (i64, String, String, String, Option<String>, String);
+type Row = (i64, i64, String, String, String, Option<String>, String);
 
 impl Child {
     /// For statements.
     pub(crate) fn quoted(&self) -> String {
-        format!("{}.{}", quoted(&self.schema), quoted(&self.name))
+        quoted_name(&self.schema, &self.name)
     }
+}
+
+pub(super) fn quoted_name(schema: &str, name: &str) -> String {
+    format!("{}.{}", quoted(schema), quoted(name))
 }
 
 impl Managed {
     /// The partitions that there are.
-    async fn children(&self, connection: &mut PgConnection) -> Result<Vec<Child>> {
+    pub(super) async fn children(&self, connection: &mut PgConnection) -> Result<Vec<Child>> {
         let rows: Vec<Row> = Statement::new(format!(
-            "{CHILDREN} SELECT relation::bigint, schema, name, kind, by_column, bounds FROM actual ORDER BY schema, name"
+            "{CHILDREN} SELECT relation::bigint, parent::bigint, schema, name, kind, by_column, bounds FROM actual ORDER BY schema, name"
         ))
         .bind(self.relation)
         .all(connection, WHAT)
         .await?;
-        let child = |(relation, schema, name, kind, by_column, bounds)| Child {
+        let child = |(relation, parent, schema, name, kind, by_column, bounds)| Child {
             relation,
+            parent,
             schema,
             name,
             kind,
@@ -129,6 +136,11 @@ impl Managed {
         Ok(touched.into_iter().collect())
     }
 
+    /// The statements that have a table watched as the partitions are.
+    pub(crate) fn watch(&self, child: &str) -> Vec<String> {
+        triggers::of_child(self, child)
+    }
+
     /// Has every partition the triggers, and registers them.
     pub(super) async fn build_children(&self, connection: &mut PgConnection) -> Result<()> {
         let children = if self.partitioned { self.children(connection).await? } else { Vec::new() };
@@ -145,6 +157,23 @@ impl Managed {
             }
         }
         self.register_children(connection, &children).await
+    }
+
+    /// Notes that the last of two tables took the place of the first among the partitions.
+    pub(crate) async fn exchange_child(
+        &self,
+        connection: &mut PgConnection,
+        old: i64,
+        new: i64,
+    ) -> Result<()> {
+        self.schema
+            .sql("UPDATE reprocess.table_child SET relation = $3::oid WHERE t = $1 AND relation = $2::oid")
+            .bind(self.t)
+            .bind(old)
+            .bind(new)
+            .execute(connection, "register a partition of the table")
+            .await?;
+        Ok(())
     }
 
     async fn register_children(&self, connection: &mut PgConnection, children: &[Child]) -> Result<()> {

@@ -7,7 +7,7 @@ CREATE TABLE reprocess.table_child (
     bounds    text   NOT NULL,
     PRIMARY KEY (t, relation)
 );
--- A staged set that can take the place of a partition, and how.
-ALTER TABLE reprocess.table_staged ADD COLUMN waiting text;
+-- Of a staged set that can take the place of a partition: that partition, and the transaction that completed the set.
+ALTER TABLE reprocess.table_staged ADD COLUMN waiting text, ADD COLUMN built xid8;
 -- Whether the table of kept rows is a partition that was replaced, and so of one entry alone.
 ALTER TABLE reprocess.table_kept_rows ADD COLUMN alone boolean NOT NULL DEFAULT false;

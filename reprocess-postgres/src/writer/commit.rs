@@ -15,6 +15,7 @@ use super::apply::{Applied, apply};
 use super::ledger::Ledger;
 use super::lock::Reach;
 use super::stamps::{self, Done};
+use super::swap::{self, Exchange, Swap, Swapped};
 use super::{PostgresTable, keep, versions_of};
 use crate::catalog::Managed;
 use crate::changes::{Moment, Version, Versions};
@@ -29,35 +30,86 @@ enum Try {
     NeedsTable,
     /// Others have changed its partitions, which has to be noted first.
     NeedsChildren,
+    /// A swap did not come to its locks.
+    Crowded,
+    /// Why the rows are not to be swapped.
+    NoSwap(String),
 }
 
 pub(super) async fn commit(table: &PostgresTable, request: CommitRequest<'_>) -> Result<CommitOutcome> {
     check(table, &request)?;
     let ledger = Ledger::of(table.database(), request.ledger);
     let fenced = ledger.refuses_before(request.fence).await?;
-    let mut reach = Reach::of(table, &request);
+    let swap = Swap::prepare(table, &request).await?;
+    let outcome = tried(table, &request, ledger, fenced, swap.as_ref()).await;
+    match (&outcome, &swap) {
+        (Ok(CommitOutcome::Committed(_)), _) => swept(table, swap.is_some()).await,
+        (_, Some(swap)) => swap.give_up(table, "the rows are not committed").await,
+        (_, None) => {}
+    }
+    outcome
+}
+
+/// Tries until something is said. What is to be swapped is inserted where that does not come about.
+async fn tried(
+    table: &PostgresTable,
+    request: &CommitRequest<'_>,
+    ledger: Ledger<'_>,
+    fenced: bool,
+    mut swap: Option<&Swap>,
+) -> Result<CommitOutcome> {
+    let mut reach = Reach::of(table, request);
+    let mut delays = swap::backoff(table);
     loop {
         let mut tx = table.database().begin().await?;
         reach.lock(&mut tx, table).await?;
         let alone = reach == Reach::Table;
-        match (Attempt { table, request: &request, ledger, fenced, alone }).decide(&mut tx).await? {
-            Try::NeedsTable => reach = Reach::Table,
-            Try::NeedsChildren => {
-                tx.rollback().await?;
-                table.take_on().await?;
-            }
+        let decided = Attempt { table, request, ledger, fenced, alone, swap }.decide(&mut tx).await;
+        let decided = match decided {
+            Err(e) if swap.is_some() && swap::is_crowded(&e) => Try::Crowded,
+            decided => decided?,
+        };
+        match decided {
             Try::Said(outcome @ CommitOutcome::Committed(_)) => {
                 tx.commit().await?;
-                if let Err(e) = shadow::sweep(table.database()).await {
-                    tracing::warn!(error = %e, "staged rows could not be removed after their commit");
-                }
                 return Ok(outcome);
             }
             Try::Said(outcome) => {
                 tx.rollback().await?;
                 return Ok(outcome);
             }
+            Try::NeedsTable => reach = Reach::Table,
+            Try::NeedsChildren => {
+                tx.rollback().await?;
+                table.take_on().await?;
+            }
+            Try::Crowded => {
+                tx.rollback().await?;
+                match delays.next() {
+                    Some(delay) => tokio::time::sleep(delay).await,
+                    None => swap = not_swapped(table, "others use the table all the time"),
+                }
+            }
+            Try::NoSwap(why) => {
+                tx.rollback().await?;
+                swap = not_swapped(table, &why);
+            }
         }
+    }
+}
+
+fn not_swapped(table: &PostgresTable, why: &str) -> Option<&'static Swap> {
+    tracing::info!(table = %table.spec().id, why, "the rows are inserted, not swapped");
+    None
+}
+
+/// What a commit leaves to be removed goes, or else with the next.
+async fn swept(table: &PostgresTable, swapped: bool) {
+    if let Err(e) = shadow::sweep(table.database()).await {
+        tracing::warn!(error = %e, "staged rows could not be removed after their commit");
+    }
+    if swapped && let Err(e) = swap::tidy(table).await {
+        tracing::warn!(error = %e, "foreign keys of kept rows could not be removed");
     }
 }
 
@@ -69,6 +121,8 @@ struct Attempt<'a> {
     fenced: bool,
     /// Whether no other commit to the table is under way.
     alone: bool,
+    /// What is to be swapped.
+    swap: Option<&'a Swap>,
 }
 
 impl Attempt<'_> {
@@ -95,7 +149,9 @@ impl Attempt<'_> {
                 .await?;
         }
         if let Some(managed) = managed.as_ref().filter(|managed| managed.partitioned) {
-            keep_children(tx, managed).await?;
+            if self.swap.is_none() {
+                keep_children(tx, managed).await?;
+            }
             if managed.has_other_children(tx).await? {
                 return Ok(Try::NeedsChildren);
             }
@@ -110,9 +166,19 @@ impl Attempt<'_> {
             return said(CommitOutcome::Fenced);
         }
         let is_new = managed.is_none();
-        let Some(applied) = apply(self.table, tx, managed, &open, self.request.keep).await? else {
+        let schema = self.table.database().schema();
+        let kept = if self.request.keep { Some(keep::number(tx, schema).await?) } else { None };
+        let swapped = match self.exchange(tx, managed.as_ref(), &open, kept).await? {
+            Exchange::Done(swapped) => swapped,
+            Exchange::OtherChildren => return Ok(Try::NeedsChildren),
+            Exchange::No(why) => return Ok(Try::NoSwap(why)),
+        };
+        let left: Vec<_> = open.iter().filter(|e| !swapped.stamps.contains(&e.stamp)).cloned().collect();
+        let Some(mut applied) = apply(self.table, tx, managed, &left, kept).await? else {
             return said(CommitOutcome::SchemaChanged);
         };
+        applied.touched.extend(swapped.touched);
+        applied.sets.extend(swapped.sets);
         let all: Vec<_> = self.request.entries.iter().flat_map(|entry| entry.scope.partitions()).collect();
         let after = versions_of(tx, Some(&applied.managed), &all).await?;
         let mut moved = moved_since(self.request.base, &all, &after);
@@ -124,6 +190,19 @@ impl Attempt<'_> {
             // The ledger has given the task to a later attempt.
             Err(e) if e.kind() == ErrorKind::State => said(CommitOutcome::Fenced),
             finished => said(CommitOutcome::Committed(finished?)),
+        }
+    }
+
+    async fn exchange(
+        &self,
+        tx: &mut Tx,
+        managed: Option<&Managed>,
+        open: &[CommitEntry],
+        kept: Option<i64>,
+    ) -> Result<Exchange> {
+        match self.swap.zip(managed) {
+            Some((swap, managed)) => swap.exchange(self.table, tx, managed, open, kept).await,
+            None => Ok(Exchange::Done(Swapped::default())),
         }
     }
 

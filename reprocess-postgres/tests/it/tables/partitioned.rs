@@ -1,6 +1,9 @@
 //! Tables that others have partitioned.
 
+mod busy;
 mod children;
+mod fallback;
+mod swap;
 mod through;
 
 use super::support::*;
@@ -17,6 +20,43 @@ pub(super) async fn partitioned() -> Fixture {
          CREATE TABLE sales_3 PARTITION OF sales FOR VALUES FROM ('2026-10-03') TO ('2026-10-04')",
     )
     .await
+}
+
+/// The same, with a key, an index and a foreign key, a view and a grant, and a handle that swaps.
+pub(super) async fn swapping() -> Fixture {
+    let mut f = partitioned().await;
+    f.sql(
+        "CREATE TABLE countries (code text PRIMARY KEY); INSERT INTO countries VALUES ('FR'), ('DE');
+         ALTER TABLE sales ADD PRIMARY KEY (day, id), ADD CHECK (amount < 1000),
+             ADD FOREIGN KEY (country) REFERENCES countries, ALTER rev SET DEFAULT 5;
+         CREATE INDEX \"By amount\" ON sales (amount) WHERE rev = 0; CREATE INDEX ON sales_1 (rev DESC NULLS LAST);
+         CREATE VIEW seen AS SELECT day, sum(amount) AS amount FROM sales GROUP BY day; GRANT SELECT ON sales TO public",
+    )
+    .await;
+    f.table.adopt().await.unwrap();
+    f.table = f.table.with_swap();
+    let rows = [(ONE, "FR", 1, 1, 0), (ONE, "DE", 2, 2, 0), (TWO, "FR", 3, 3, 0)];
+    f.replace("r1", &days(&[ONE, TWO]), &rows).await;
+    f
+}
+
+/// Which table is the partition of this name, at the moment.
+pub(super) async fn oid(f: &Fixture, name: &str) -> i64 {
+    one(f, &format!("SELECT '{name}'::regclass::oid::bigint")).await
+}
+
+/// The number that a statement selects.
+pub(super) async fn one(f: &Fixture, sql: &str) -> i64 {
+    let sql = sqlx::AssertSqlSafe(format!("SET search_path = public; {sql}"));
+    let row = sqlx::raw_sql(sql).fetch_all(&mut f.other().await).await.unwrap().pop().unwrap();
+    sqlx::Row::get(&row, 0)
+}
+
+/// The texts that a statement selects, in order.
+pub(super) async fn texts_of(f: &Fixture, sql: &str) -> Vec<String> {
+    let rows =
+        sqlx::raw_sql(sqlx::AssertSqlSafe(sql.to_owned())).fetch_all(&mut f.other().await).await.unwrap();
+    rows.iter().map(|row| sqlx::Row::get(row, 0)).collect()
 }
 
 /// The table `sales` and its partitions as the statements say.
