@@ -1,9 +1,13 @@
 //! The tables that this library writes: what is known of them, and how they are made.
 
+mod bounds;
+mod children;
 mod columns;
+mod exclusive;
 mod name;
 mod triggers;
 
+pub(crate) use exclusive::Exclusive;
 pub(crate) use name::TableName;
 pub(crate) use triggers::{QUARTER_SECONDS, WRITING};
 
@@ -39,6 +43,8 @@ pub(crate) struct Managed {
     pub(crate) name: TableName,
     /// Whether others made it.
     pub(crate) adopted: bool,
+    /// Whether its rows are in partitions of its own.
+    pub(crate) partitioned: bool,
     pub(crate) layout: Layout,
     pub(crate) partitioning: Partitioning,
     /// Where our own tables are.
@@ -46,7 +52,7 @@ pub(crate) struct Managed {
 }
 
 /// What is found of a table under its id.
-type Found = (i64, i64, bool, String, String);
+type Found = (i64, i64, bool, bool, String, String);
 
 impl Managed {
     /// The table; `None` where it does not exist, or is another than the one that was registered. Refuses one that was
@@ -59,7 +65,7 @@ impl Managed {
     ) -> Result<Option<Self>> {
         let row: Option<Found> = schema
             .sql(
-                "SELECT r.t, r.relation::bigint, r.adopted, r.columns, r.partitioning
+                "SELECT r.t, r.relation::bigint, r.adopted, c.relkind = 'p', r.columns, r.partitioning
                  FROM reprocess.table_registry AS r
                  JOIN pg_class AS c ON c.oid = r.relation AND c.relname = $3
                  JOIN pg_namespace AS n ON n.oid = c.relnamespace AND n.nspname = $2
@@ -70,7 +76,7 @@ impl Managed {
             .bind(name.table())
             .first(connection, "read the catalog")
             .await?;
-        let Some((t, relation, adopted, columns, partitioning)) = row else { return Ok(None) };
+        let Some((t, relation, adopted, partitioned, columns, partitioning)) = row else { return Ok(None) };
         let partitioning: Partitioning = from_json(&partitioning)?;
         if partitioning != spec.partitioning {
             return Err(Error::invalid("the table was created with another partitioning")
@@ -78,7 +84,7 @@ impl Managed {
                 .with_advice("declare the table as it was created, or create another"));
         }
         let (layout, schema, name) = (from_json(&columns)?, schema.clone(), name.clone());
-        Ok(Some(Self { t, relation, name, adopted, layout, partitioning, schema }))
+        Ok(Some(Self { t, relation, name, adopted, partitioned, layout, partitioning, schema }))
     }
 
     /// Makes the table, with its index and triggers, in the caller's transaction.
@@ -115,22 +121,36 @@ impl Managed {
         spec: &TableSpec,
         name: &TableName,
     ) -> Result<Self> {
-        let plain: Option<(bool,)> = Statement::new(
-            "SELECT relkind = 'r' AND NOT relispartition AND NOT EXISTS
-                    (SELECT 1 FROM pg_inherits AS i WHERE i.inhrelid = c.oid OR i.inhparent = c.oid)
+        let found: Option<(String, bool, bool)> = Statement::new(
+            "SELECT relkind::text, relispartition OR EXISTS (SELECT 1 FROM pg_inherits AS i WHERE i.inhrelid = c.oid),
+                    EXISTS (SELECT 1 FROM pg_inherits AS i WHERE i.inhparent = c.oid)
              FROM pg_class AS c WHERE c.oid = to_regclass($1)",
         )
         .bind(name.quoted())
         .first(connection, "look for the table")
         .await?;
-        match plain {
-            Some((true,)) => Self::register(connection, schema, spec, name, None).await,
-            Some((false,)) => Err(Error::new(ErrorKind::Unsupported, "the relation is no plain table")
-                .with_advice(
-                    "views, foreign and partitioned tables, partitions and heirs cannot be adopted",
-                )),
-            None => Err(Error::not_found("there is no such table")),
+        let Some((kind, is_heir, has_heirs)) = found else {
+            return Err(Error::not_found("there is no such table"));
+        };
+        match kind.as_str() {
+            "p" if !is_heir => {}
+            "r" if !is_heir && !has_heirs => {}
+            "r" | "p" if is_heir => {
+                return Err(Error::new(
+                    ErrorKind::Unsupported,
+                    "the table is a partition or an heir of another",
+                )
+                .with_advice("adopt the partitioned table above it; heirs cannot be adopted"));
+            }
+            _ => {
+                return Err(Error::new(
+                    ErrorKind::Unsupported,
+                    "the relation is neither a plain nor a partitioned table",
+                )
+                .with_advice("views, foreign tables and tables with heirs cannot be adopted"));
+            }
         }
+        Self::register(connection, schema, spec, name, None).await
     }
 
     /// Without columns the table is one of others.
@@ -142,8 +162,8 @@ impl Managed {
         columns: Option<&Columns>,
     ) -> Result<Self> {
         let adopted = columns.is_none();
-        let relation =
-            relation(connection, name).await?.ok_or_else(|| Error::not_found("there is no such table"))?;
+        let found = relation(connection, name).await?;
+        let (relation, partitioned) = found.ok_or_else(|| Error::not_found("there is no such table"))?;
         let layout = declared(connection, relation, columns).await?;
         layout.check_partitioning(&spec.partitioning)?;
         let (t, is_new): (i64, bool) = schema
@@ -162,7 +182,7 @@ impl Managed {
             .one(connection, "register the table")
             .await?;
         let (partitioning, schema, name) = (spec.partitioning.clone(), schema.clone(), name.clone());
-        let table = Self { t, relation, name, adopted, layout, partitioning, schema };
+        let table = Self { t, relation, name, adopted, partitioned, layout, partitioning, schema };
         if is_new {
             let numbers = table.schema.sql("INSERT INTO reprocess.table_seq (t, seq) VALUES ($1, 0)");
             numbers.bind(t).execute(connection, "register the table").await?;
@@ -174,7 +194,7 @@ impl Managed {
         Ok(table)
     }
 
-    /// Index and triggers.
+    /// Index and triggers, those of the partitions too.
     async fn build(&self, connection: &mut PgConnection) -> Result<()> {
         let dimensions: Vec<_> = self.partitioning.dimensions().iter().map(|d| quoted(d.column())).collect();
         if !dimensions.is_empty() && !self.adopted {
@@ -190,7 +210,7 @@ impl Managed {
         for statement in triggers::statements(self)? {
             Statement::new(statement).execute(connection, "create a trigger").await?;
         }
-        Ok(())
+        self.build_children(connection).await
     }
 
     pub(crate) fn changes(&self) -> Changes<'_> {
@@ -207,12 +227,12 @@ impl Managed {
     }
 }
 
-async fn relation(connection: &mut PgConnection, name: &TableName) -> Result<Option<i64>> {
-    let (relation,): (Option<i64>,) = Statement::new("SELECT to_regclass($1)::oid::bigint")
+/// The number of a relation, and whether it is partitioned.
+async fn relation(connection: &mut PgConnection, name: &TableName) -> Result<Option<(i64, bool)>> {
+    Statement::new("SELECT oid::bigint, relkind = 'p' FROM pg_class WHERE oid = to_regclass($1)")
         .bind(name.quoted())
-        .one(connection, "look for the table")
-        .await?;
-    Ok(relation)
+        .first(connection, "look for the table")
+        .await
 }
 
 pub(crate) fn to_json<T: Serialize + ?Sized>(value: &T) -> Result<String> {

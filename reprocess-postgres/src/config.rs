@@ -3,6 +3,7 @@
 mod open;
 mod transaction;
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
@@ -16,6 +17,7 @@ pub(crate) use transaction::Tx;
 
 use crate::reader::SnapshotId;
 use crate::schema::Schema;
+use crate::sql::Statement;
 
 /// Settings of a database; passwords are not among them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -36,6 +38,9 @@ pub struct PostgresConfig {
     /// transaction back and closes the connection, so that a client that hangs holds no lock. Shorter than the wait for
     /// a lock, so that those who wait outlast him. 0 for ever.
     pub idle_timeout_ms: u32,
+    /// How long a swap of partitions is put off by those who read older rows, and again by those who use the table, in
+    /// milliseconds; then the rows are deleted and inserted. 0 for not at all.
+    pub swap_timeout_ms: u64,
     /// How many rows a batch has at the most.
     pub batch_rows: usize,
 }
@@ -49,6 +54,7 @@ impl Default for PostgresConfig {
             statement_timeout_ms: 3_600_000,
             lock_timeout_ms: 30_000,
             idle_timeout_ms: 20_000,
+            swap_timeout_ms: 30_000,
             batch_rows: 8_192,
         }
     }
@@ -99,6 +105,13 @@ impl PostgresConfig {
     #[must_use]
     pub fn with_idle_timeout_ms(mut self, milliseconds: u32) -> Self {
         self.idle_timeout_ms = milliseconds;
+        self
+    }
+
+    /// Sets how long a swap of partitions is put off.
+    #[must_use]
+    pub fn with_swap_timeout_ms(mut self, milliseconds: u64) -> Self {
+        self.swap_timeout_ms = milliseconds;
         self
     }
 
@@ -208,6 +221,17 @@ impl PostgresDatabase {
             Err(error) if SnapshotId::is_over(&error) => Ok(None),
             Err(error) => Err(error),
         }
+    }
+
+    /// One that sees a moment from which on nobody detaches a partition of the tables, whose names are quoted.
+    pub(crate) async fn begin_read_of(&self, tables: &BTreeSet<&str>) -> Result<Tx> {
+        let mut tx = self.begin_read().await?;
+        for table in tables {
+            Statement::new(format!("LOCK TABLE ONLY {table} IN ACCESS SHARE MODE"))
+                .execute(&mut tx, "read a partitioned table")
+                .await?;
+        }
+        Ok(tx)
     }
 }
 

@@ -8,7 +8,7 @@ mod source;
 mod stream;
 
 use std::any::Any;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use arrow_schema::{Schema, SchemaRef};
@@ -24,6 +24,7 @@ pub(crate) use exported::SnapshotId;
 pub use source::PostgresSource;
 pub(crate) use stream::stream;
 
+use crate::catalog::Managed;
 use crate::changes::{Moment, Version};
 use crate::config::{PostgresDatabase, Tx};
 use crate::layout::Layout;
@@ -39,8 +40,8 @@ impl SnapshotReader for PostgresTable {
     }
 
     async fn current(&self) -> Result<TableVersion> {
-        let mut tx = self.database().begin_read().await?;
-        let now = match self.managed(&mut tx).await? {
+        let (mut tx, table) = self.look().await?;
+        let now = match table {
             Some(table) => table.changes().now(&mut tx, &[]).await?.moment,
             None => Moment::first(),
         };
@@ -64,8 +65,8 @@ impl SnapshotReader for PostgresTable {
         slices: &[Slice],
     ) -> Result<Vec<PartitionVersion>> {
         let at = Moment::of(version).ok_or_else(|| unknown_version(version, self.spec().id.as_str()))?;
-        let mut tx = self.database().begin_read().await?;
-        let Some(table) = self.managed(&mut tx).await? else {
+        let (mut tx, table) = self.look().await?;
+        let Some(table) = table else {
             tx.rollback().await?;
             return Ok(vec![Version::default().partition(); slices.len()]);
         };
@@ -79,9 +80,9 @@ impl SnapshotReader for PostgresTable {
 
     /// Checks the pins and copies nothing: a copy of every input would double the data, and a change is noticed.
     async fn hold(&self, pins: &[Pin]) -> Result<()> {
-        let mut tx = self.database().begin_read().await?;
+        let (mut tx, table) = self.look().await?;
         for pin in pins {
-            self.pinned(&mut tx, pin).await?;
+            self.pinned(&mut tx, table.as_ref(), pin).await?;
         }
         tx.rollback().await
     }
@@ -91,17 +92,22 @@ impl SnapshotReader for PostgresTable {
     }
 
     async fn read(&self, pin: &Pin) -> Result<(SchemaRef, RowStream)> {
-        let mut tx = self.database().begin_read().await?;
-        let (select, layout) = self.pinned(&mut tx, pin).await?;
+        let (mut tx, table) = self.look().await?;
+        let (select, layout) = self.pinned(&mut tx, table.as_ref(), pin).await?;
         Ok(stream(tx, select, layout, ErrorKind::Corrupt, self.database().config().batch_rows))
     }
 }
 
 impl PostgresTable {
     /// The statement that selects the rows of a pin, after a look at whether they are still those.
-    pub(crate) async fn pinned(&self, connection: &mut PgConnection, pin: &Pin) -> Result<(Sql, Layout)> {
+    pub(crate) async fn pinned(
+        &self,
+        connection: &mut PgConnection,
+        table: Option<&Managed>,
+        pin: &Pin,
+    ) -> Result<(Sql, Layout)> {
         check_table(pin, &self.spec().id)?;
-        let Some(table) = self.managed(connection).await? else {
+        let Some(table) = table else {
             if pin.content != Version::default().partition() {
                 return Err(broken(pin, "the table is not there any more"));
             }
@@ -111,7 +117,7 @@ impl PostgresTable {
         if now != pin.content {
             return Err(broken(pin, "the rows have changed since"));
         }
-        Ok((table.rows().select(table.from(), &pin.slice)?, table.layout))
+        Ok((table.rows().select(table.from(), &pin.slice)?, table.layout.clone()))
     }
 }
 
@@ -124,31 +130,27 @@ pub(crate) enum Look {
     AtColumns,
 }
 
-/// The statement that selects the rows of an input of a query, and its columns. Readers are those of this database.
-pub(crate) async fn pinned(
-    database: &PostgresDatabase,
-    input: &PinnedInput,
-    connection: &mut PgConnection,
-    look: Look,
-) -> Result<(Sql, Layout)> {
-    fn here<'a>(any: &'a dyn Any, database: &PostgresDatabase) -> Option<&'a PostgresTable> {
-        any.downcast_ref::<PostgresTable>().filter(|table| table.database().is_same_database(database))
-    }
+/// Who can read an input in this database.
+enum Here<'a> {
+    Table(&'a PostgresTable),
+    Source(&'a PostgresSource),
+}
+
+fn here<'a>(database: &PostgresDatabase, input: &'a PinnedInput) -> Result<Here<'a>> {
     let writer = input.writer.as_deref().filter(|_| !input.staged.is_empty());
-    match writer {
-        Some(writer) => {
-            if let Some(table) = here(writer, database) {
-                return table.overlaid(connection, &input.staged, &input.pin).await;
-            }
-        }
-        None => {
-            if let Some(table) = here(input.reader.as_ref(), database) {
-                return table.pinned(connection, &input.pin).await;
-            }
-            if let Some(source) = source_here(input, database) {
-                return source.pinned(connection, &input.pin, look).await;
-            }
-        }
+    let any: &dyn Any = match writer {
+        Some(writer) => writer,
+        None => input.reader.as_ref(),
+    };
+    if let Some(table) = any.downcast_ref::<PostgresTable>()
+        && table.database().is_same_database(database)
+    {
+        return Ok(Here::Table(table));
+    }
+    if let Some(source) = any.downcast_ref::<PostgresSource>()
+        && source.database().is_same_database(database)
+    {
+        return Ok(Here::Source(source));
     }
     Err(Error::new(ErrorKind::Unsupported, "a query reads tables of its own database only")
         .with_context("table", &input.pin.table)
@@ -156,17 +158,55 @@ pub(crate) async fn pinned(
         .with_advice("write the transform in Rust, or copy the input into the database"))
 }
 
+/// The names of those tables of ours among the inputs of a query that are partitioned, after a look at each.
+async fn partitioned<'a>(
+    database: &PostgresDatabase,
+    inputs: &[&'a PinnedInput],
+) -> Result<BTreeSet<&'a str>> {
+    let mut names = BTreeSet::new();
+    for input in inputs {
+        if let Here::Table(table) = here(database, input)? {
+            let (tx, _) = table.look().await?;
+            tx.rollback().await?;
+            names.extend(table.partitioned_name());
+        }
+    }
+    Ok(names)
+}
+
+/// The statement that selects the rows of an input of a query, and its columns.
+pub(crate) async fn pinned(
+    database: &PostgresDatabase,
+    input: &PinnedInput,
+    connection: &mut PgConnection,
+    look: Look,
+) -> Result<(Sql, Layout)> {
+    let table = match here(database, input)? {
+        Here::Table(table) => table,
+        Here::Source(source) => return source.pinned(connection, &input.pin, look).await,
+    };
+    let managed = table.looked_at(connection).await?;
+    if input.staged.is_empty() {
+        table.pinned(connection, managed.as_ref(), &input.pin).await
+    } else {
+        table.overlaid(connection, managed.as_ref(), &input.staged, &input.pin).await
+    }
+}
+
 /// A transaction in which all inputs of a query can be read: in the exported snapshot, where some are of one.
 pub(crate) async fn begin(database: &PostgresDatabase, inputs: &[&PinnedInput]) -> Result<Tx> {
+    let names = partitioned(database, inputs).await?;
     let mut ids = BTreeMap::new();
     for input in inputs {
-        if let Some(id) = source_here(input, database).and_then(PostgresSource::snapshot) {
+        if let Here::Source(source) = here(database, input)?
+            && let Some(id) = source.snapshot()
+        {
             ids.insert(id, *input);
         }
     }
     let mut ids = ids.into_iter();
     match (ids.next(), ids.next()) {
-        (None, _) => database.begin_read().await,
+        (None, _) => database.begin_read_of(&names).await,
         (Some((id, input)), None) => {
             let tx = database.begin_in(id).await?;
             tx.ok_or_else(|| broken(&input.pin, "the exported snapshot has ended"))
@@ -176,11 +216,6 @@ pub(crate) async fn begin(database: &PostgresDatabase, inputs: &[&PinnedInput]) 
                 .with_advice("export one snapshot for all inputs of the job"))
         }
     }
-}
-
-fn source_here<'a>(input: &'a PinnedInput, database: &PostgresDatabase) -> Option<&'a PostgresSource> {
-    let any: &dyn Any = input.reader.as_ref();
-    any.downcast_ref::<PostgresSource>().filter(|source| source.database().is_same_database(database))
 }
 
 pub(crate) fn check_table(pin: &Pin, table: &TableId) -> Result<()> {

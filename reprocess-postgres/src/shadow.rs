@@ -3,6 +3,7 @@
 mod difference;
 mod overlay;
 mod set;
+mod waiting;
 
 use arrow_schema::SchemaRef;
 use async_trait::async_trait;
@@ -16,9 +17,10 @@ use reprocess_core::ports::writer::{Staged, StagedId};
 use reprocess_core::{Error, ErrorKind, Result};
 use sqlx::PgConnection;
 
-use set::find;
-pub(crate) use set::{Staging, discard, strike, sweep, take};
+pub(crate) use set::{Found, Staging, discard, find, rows_name, strike, sweep, take};
+pub(crate) use waiting::{BOUNDS, index_name};
 
+use crate::catalog::Managed;
 use crate::changes::Moment;
 use crate::layout::Layout;
 use crate::predicate::Rows;
@@ -39,22 +41,20 @@ impl StagedReader for PostgresTable {
     }
 
     async fn read_overlaid(&self, staged: &[Staged], pin: &Pin) -> Result<(SchemaRef, RowStream)> {
-        let mut tx = self.database().begin_read().await?;
-        let (select, layout) = self.overlaid(&mut tx, staged, pin).await?;
+        let (mut tx, table) = self.look().await?;
+        let (select, layout) = self.overlaid(&mut tx, table.as_ref(), staged, pin).await?;
         Ok(stream(tx, select, layout, ErrorKind::Corrupt, self.database().config().batch_rows))
     }
 
     async fn profile_after(&self, staged: &Staged, spec: &ProfileSpec) -> Result<Vec<Profile>> {
-        let mut tx = self.database().begin_read().await?;
-        let table = self.managed(&mut tx).await?;
+        let (mut tx, table) = self.look().await?;
         let overlay = overlay::of(self, &mut tx, table.as_ref(), std::slice::from_ref(staged)).await?;
         self.profiles(&mut tx, overlay.from, &overlay.layout, &staged.scope, spec).await
     }
 
     /// Holds in memory the rows of one key that differ.
     async fn diff(&self, staged: &Staged, spec: &DiffSpec) -> Result<Vec<Diff>> {
-        let mut tx = self.database().begin_read().await?;
-        let table = self.managed(&mut tx).await?;
+        let (mut tx, table) = self.look().await?;
         let overlay = overlay::of(self, &mut tx, table.as_ref(), std::slice::from_ref(staged)).await?;
         let mut diffs = Vec::new();
         for key in staged.scope.partitions() {
@@ -70,17 +70,17 @@ impl PostgresTable {
     pub(crate) async fn overlaid(
         &self,
         connection: &mut PgConnection,
+        table: Option<&Managed>,
         staged: &[Staged],
         pin: &Pin,
     ) -> Result<(Sql, Layout)> {
         check_table(pin, &self.spec().id)?;
         if staged.is_empty() {
-            return self.pinned(connection, pin).await;
+            return self.pinned(connection, table, pin).await;
         }
         let after =
             Moment::of(&pin.version).ok_or_else(|| unknown_version(&pin.version, self.spec().id.as_str()))?;
-        let table = self.managed(connection).await?;
-        if let Some(table) = &table {
+        if let Some(table) = table {
             for key in table.changes().since(connection, &after).await? {
                 let replaced = staged.iter().any(|staged| staged.scope.covers(&key));
                 if !replaced && pin.slice.may_hold(&self.spec().partitioning, &key) {
@@ -88,7 +88,7 @@ impl PostgresTable {
                 }
             }
         }
-        let overlay = overlay::of(self, connection, table.as_ref(), staged).await?;
+        let overlay = overlay::of(self, connection, table, staged).await?;
         let rows = Rows { layout: &overlay.layout, partitioning: &self.spec().partitioning };
         Ok((rows.select(overlay.from, &pin.slice)?, overlay.layout))
     }

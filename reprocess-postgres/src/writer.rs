@@ -7,11 +7,15 @@ mod guard;
 mod keep;
 mod ledger;
 mod lock;
+mod look;
 mod merge;
 mod query;
 mod stage;
 mod stamps;
+mod swap;
 
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use arrow_schema::{Schema, SchemaRef};
@@ -94,6 +98,9 @@ pub struct PostgresTable {
     name: TableName,
     locks_table: bool,
     kept_for: Option<Duration>,
+    swaps: bool,
+    /// Whether it was found to be partitioned.
+    partitioned: Arc<AtomicBool>,
 }
 
 impl PostgresTable {
@@ -101,12 +108,21 @@ impl PostgresTable {
     pub async fn open(database: PostgresDatabase, spec: TableSpec) -> Result<Self> {
         let name = TableName::of(&spec.id, "public")?;
         database.migrate(COMPONENT, STEPS).await?;
-        Ok(Self { database, spec, name, locks_table: false, kept_for: None })
+        Ok(Self {
+            database,
+            spec,
+            name,
+            locks_table: false,
+            kept_for: None,
+            swaps: false,
+            partitioned: Arc::default(),
+        })
     }
 
     /// Sets the schema of the table, where its id says none; without it that is `public`.
     pub fn with_schema(mut self, schema: &str) -> Result<Self> {
         self.name = TableName::of(&self.spec.id, schema)?;
+        self.partitioned = Arc::default();
         Ok(self)
     }
 
@@ -126,6 +142,34 @@ impl PostgresTable {
         self
     }
 
+    /// Replaces a partition of a table that others have partitioned by a table that takes its place, where it holds all
+    /// rows of the replaced key and no others: the child of that day or month, or of that one value. The rows are staged
+    /// into a table that has its indexes already, so that the commit writes none. Where a swap is not possible the
+    /// rows are deleted and inserted as they are without this, and an event of tracing says why.
+    ///
+    /// What a swap costs: a transaction of REPEATABLE READ or SERIALIZABLE that began before the commit and looks at the
+    /// partition after it sees the new rows, where without a swap it would see the old ones. It never sees none: the
+    /// commit waits until those have ended that began before the rows were staged. For that it has to see
+    /// transactions of others, as members of `pg_read_all_stats` do. For a moment the commit keeps everyone from the table, and so
+    /// waits behind readers of any partition, 200 ms at a time, and others behind it; when
+    /// [`swap_timeout_ms`](crate::PostgresConfig::swap_timeout_ms) has passed it deletes and inserts instead. Staged
+    /// rows are logged and indexed, which takes longer than staging without it, and a staged set that is not committed
+    /// was so for nothing.
+    ///
+    /// Each of several partitions in one commit is swapped where it was staged by itself; a set of rows for several keys is
+    /// inserted. Whether a swap is possible is looked at for each partition as its rows are staged and again as they
+    /// are committed, since it may change in between, and so not refused here. It is not where the partition or the
+    /// table has triggers or is published, since a swap fires and publishes nothing; where foreign keys refer to it; where
+    /// the partition has what would not come along, as grants, policies, rules, storage parameters, statistics, comments,
+    /// another owner, and views of it alone; where a default partition is larger than 8 MB, which would be read while
+    /// everyone waits; and where a column has a type that is staged as text. Its name, indexes, constraints and foreign keys
+    /// are as before, and so is everything that belongs to the table itself.
+    #[must_use]
+    pub fn with_swap(mut self) -> Self {
+        self.swaps = true;
+        self
+    }
+
     /// The database.
     pub fn database(&self) -> &PostgresDatabase {
         &self.database
@@ -138,7 +182,8 @@ impl PostgresTable {
 
     /// Takes on a table that others made, and gives it the triggers that notice what others write. Again after they
     /// changed its columns, or after the database was restored from a dump: every version that was known of it is then
-    /// another. Partitioned tables and their partitions are refused.
+    /// another. A partitioned table is taken on with its partitions, also those that others attach or detach later; one
+    /// partition alone is refused, and so are tables with heirs.
     pub async fn adopt(&self) -> Result<()> {
         let mut tx = self.database.begin().await?;
         lock::whole_table(&mut tx, self).await?;
@@ -226,8 +271,7 @@ impl PartitionWriter for PostgresTable {
     }
 
     async fn schema(&self) -> Result<Option<SchemaRef>> {
-        let mut tx = self.database.begin_read().await?;
-        let table = self.managed(&mut tx).await?;
+        let (tx, table) = self.look().await?;
         tx.rollback().await?;
         Ok(table.map(|table| SchemaRef::clone(table.layout.schema())))
     }
@@ -255,16 +299,14 @@ impl PartitionWriter for PostgresTable {
         for key in &keys {
             self.spec.partitioning.check_key(key).map_err(|e| self.in_table(e))?;
         }
-        let mut tx = self.database.begin_read().await?;
-        let table = self.managed(&mut tx).await?;
+        let (mut tx, table) = self.look().await?;
         let versions = versions_of(&mut tx, table.as_ref(), &keys).await.map_err(|e| self.in_table(e))?;
         tx.rollback().await?;
         Ok(base_of(&keys, &versions))
     }
 
     async fn profile(&self, scope: &Scope, spec: &ProfileSpec) -> Result<(Base, Vec<Profile>)> {
-        let mut tx = self.database.begin_read().await?;
-        let table = self.managed(&mut tx).await?;
+        let (mut tx, table) = self.look().await?;
         let keys = scope.partitions();
         let base = base_of(&keys, &versions_of(&mut tx, table.as_ref(), &keys).await?);
         let profiles = match table {

@@ -1,4 +1,6 @@
-//! Tables and ledger in one PostgreSQL database keep every law of the conformance suite.
+//! Tables and ledger in one PostgreSQL database keep every law of the conformance suite. With
+//! `REPROCESS_TEST_PARTITIONED=1` the tables are partitioned by their first dimension as they are made, and partitions are
+//! swapped.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -43,12 +45,60 @@ impl Fixture for Schemas {
     }
 
     async fn fresh(&self) -> Box<dyn Place> {
-        let database = DATABASE.get_or_init(TestDatabase::fresh).await;
+        let database = DATABASE.get_or_init(database).await;
         let schema = format!("Place {}", NUMBER.fetch_add(1, Ordering::Relaxed));
         database.execute(&format!("CREATE SCHEMA \"{schema}\"")).await;
         Box::new(Schema { database, own: schema.replace(' ', "_"), schema })
     }
 }
+
+fn is_partitioned() -> bool {
+    std::env::var("REPROCESS_TEST_PARTITIONED").is_ok()
+}
+
+async fn database() -> TestDatabase {
+    let database = TestDatabase::fresh().await;
+    if is_partitioned() {
+        database.execute(PARTITIONING).await;
+    }
+    database
+}
+
+/// Makes a partitioned table of each plain one that is to be: with a partition for each of the first days of October,
+/// or for some countries, and one for the rest.
+const PARTITIONING: &str = r"
+    CREATE TABLE public.to_partition (schema text, name text, by_column text);
+    CREATE FUNCTION public.partition() RETURNS event_trigger LANGUAGE plpgsql AS $$
+    DECLARE made record; value text;
+    BEGIN
+        FOR made IN
+            SELECT n.nspname AS schema, c.relname AS name, p.by_column, format_type(a.atttypid, NULL) AS kind
+            FROM pg_event_trigger_ddl_commands() AS d
+            JOIN pg_class AS c ON c.oid = d.objid AND c.relkind = 'r' AND NOT c.relispartition
+            JOIN pg_namespace AS n ON n.oid = c.relnamespace
+            JOIN (SELECT DISTINCT * FROM public.to_partition) AS p ON p.schema = n.nspname AND p.name = c.relname
+            JOIN pg_attribute AS a ON a.attrelid = c.oid AND a.attname = p.by_column
+            WHERE d.object_type = 'table'
+        LOOP
+            EXECUTE format('ALTER TABLE %I.%I RENAME TO made_plain', made.schema, made.name);
+            EXECUTE format('CREATE TABLE %1$I.%2$I (LIKE %1$I.made_plain INCLUDING ALL) PARTITION BY %3$s (%4$I)',
+                made.schema, made.name, CASE made.kind WHEN 'date' THEN 'RANGE' ELSE 'LIST' END, made.by_column);
+            EXECUTE format('DROP TABLE %I.made_plain', made.schema);
+            EXECUTE format('CREATE TABLE %1$I.%3$I PARTITION OF %1$I.%2$I DEFAULT', made.schema, made.name, made.name || ' rest');
+            IF made.kind = 'date' THEN
+                FOR day IN 1..9 LOOP
+                    EXECUTE format('CREATE TABLE %1$I.%3$I PARTITION OF %1$I.%2$I FOR VALUES FROM (%4$L) TO (%5$L)',
+                        made.schema, made.name, made.name || ' ' || day, date '2026-09-30' + day, date '2026-10-01' + day);
+                END LOOP;
+            ELSIF made.kind = 'text' THEN
+                FOREACH value IN ARRAY ARRAY['FR', 'DE'] LOOP
+                    EXECUTE format('CREATE TABLE %1$I.%3$I PARTITION OF %1$I.%2$I FOR VALUES IN (%4$L)',
+                        made.schema, made.name, made.name || ' ' || value, value);
+                END LOOP;
+            END IF;
+        END LOOP;
+    END $$;
+    CREATE EVENT TRIGGER partition ON ddl_command_end WHEN TAG IN ('CREATE TABLE') EXECUTE FUNCTION public.partition()";
 
 struct Schema {
     database: &'static TestDatabase,
@@ -60,7 +110,8 @@ struct Schema {
 impl Schema {
     /// Few rows a batch, so that most laws cross a border between two.
     async fn connect(&self) -> PostgresDatabase {
-        let config = PostgresConfig::new().with_batch_rows(3).with_schema(&self.own);
+        let config =
+            PostgresConfig::new().with_batch_rows(3).with_schema(&self.own).with_swap_timeout_ms(500);
         // With a pooler in front of the server, where `scripts/test` has started one.
         match std::env::var("REPROCESS_TEST_PGBOUNCER") {
             Ok(pooler) => {
@@ -80,7 +131,18 @@ impl Schema {
 impl Place for Schema {
     async fn open(&self, spec: &TableSpec) -> Handle {
         let table = PostgresTable::open(self.connect().await, spec.clone()).await.unwrap();
-        Handle::of(table.with_schema(&self.schema).unwrap())
+        let table = table.with_schema(&self.schema).unwrap();
+        if !is_partitioned() {
+            return Handle::of(table);
+        }
+        if let Some(first) = spec.partitioning.dimensions().first() {
+            let mut raw = self.raw().await;
+            let insert = sqlx::query("INSERT INTO public.to_partition VALUES ($1, $2, $3)");
+            let insert = insert.bind(&self.schema).bind(spec.id.as_str()).bind(first.column());
+            insert.execute(&mut raw).await.unwrap();
+            raw.close().await.unwrap();
+        }
+        Handle::of(table.with_swap())
     }
 
     async fn ledger(&self) -> Arc<dyn RunLedger> {

@@ -34,8 +34,12 @@ impl Managed {
     /// Refuses a table of which others copy the fate of its rows: replaced rows would take rows elsewhere with them.
     pub(crate) async fn check_dependants(&self, connection: &mut PgConnection) -> Result<()> {
         let following: Option<(String, String)> = Statement::new(
-            "SELECT conname::text, conrelid::regclass::text FROM pg_constraint
-             WHERE confrelid = $1::oid AND contype = 'f' AND confdeltype IN ('c', 'n', 'd') ORDER BY 1 LIMIT 1",
+            "WITH RECURSIVE tree (relation) AS (
+                 SELECT $1::oid UNION ALL
+                 SELECT i.inhrelid FROM pg_inherits AS i JOIN tree AS t ON i.inhparent = t.relation)
+             SELECT conname::text, conrelid::regclass::text FROM pg_constraint
+             WHERE confrelid IN (SELECT relation FROM tree) AND contype = 'f' AND confdeltype IN ('c', 'n', 'd')
+             ORDER BY 1 LIMIT 1",
         )
         .bind(self.relation)
         .first(connection, "look for foreign keys to the table")

@@ -43,17 +43,24 @@ pub(super) fn statements(table: &Managed) -> Result<Vec<String>> {
     Ok(statements)
 }
 
-fn trigger(table: &Managed, event: &str, referencing: &str, touched: &str) -> [String; 3] {
-    let (t, relation, name) = (table.t, table.relation, table.name.quoted());
-    let function = table.schema.text(&format!("reprocess.foreign_{t}_{event}"));
+/// The statements that create the triggers of a partition of the table. They fire where a statement names the partition,
+/// and those of the table where it names the table, so that nothing is counted twice.
+pub(super) fn of_child(table: &Managed, child: &str) -> Vec<String> {
+    let events =
+        EVENTS.iter().map(|(event, referencing, _)| (*event, *referencing)).chain([("truncate", "")]);
+    events.flat_map(|(event, referencing)| on(table, child, event, referencing)).collect()
+}
+
+fn trigger(table: &Managed, event: &str, referencing: &str, touched: &str) -> Vec<String> {
+    let (t, relation) = (table.t, table.relation);
+    let function = function(table, event);
     let log = table.schema.text("reprocess.table_foreign");
     let mut quote = "$reprocess$".to_owned();
     while touched.contains(&quote) {
         quote.insert(1, '_');
     }
-    [
-        format!(
-            "CREATE OR REPLACE FUNCTION {function}() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER
+    let mut statements = vec![format!(
+        "CREATE OR REPLACE FUNCTION {function}() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER
              SET search_path = pg_catalog, pg_temp AS {quote}
              BEGIN
                  IF current_setting('{WRITING}', true) IS DISTINCT FROM '{relation}' THEN
@@ -64,13 +71,25 @@ fn trigger(table: &Managed, event: &str, referencing: &str, touched: &str) -> [S
                  RETURN NULL;
              END
              {quote}"
-        ),
+    )];
+    statements.extend(on(table, table.name.quoted(), event, referencing));
+    statements
+}
+
+fn function(table: &Managed, event: &str) -> String {
+    table.schema.text(&format!("reprocess.foreign_{}_{event}", table.t))
+}
+
+/// The trigger of an event on a relation.
+fn on(table: &Managed, relation: &str, event: &str, referencing: &str) -> [String; 2] {
+    let (t, function) = (table.t, function(table, event));
+    [
         format!(
-            "CREATE OR REPLACE TRIGGER reprocess_foreign_{t}_{event} AFTER {event} ON {name} {referencing}
+            "CREATE OR REPLACE TRIGGER reprocess_foreign_{t}_{event} AFTER {event} ON {relation} {referencing}
              FOR EACH STATEMENT EXECUTE FUNCTION {function}()"
         ),
         // Also for sessions that replay the changes of another server.
-        format!("ALTER TABLE {name} ENABLE ALWAYS TRIGGER reprocess_foreign_{t}_{event}"),
+        format!("ALTER TABLE ONLY {relation} ENABLE ALWAYS TRIGGER reprocess_foreign_{t}_{event}"),
     ]
 }
 

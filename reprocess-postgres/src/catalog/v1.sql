@@ -6,6 +6,15 @@ CREATE TABLE reprocess.table_registry (
     partitioning text    NOT NULL,
     columns      text    NOT NULL
 );
+-- The partitions of a partitioned table, at every level, as they were when they were last taken on. by_column is the one
+-- column by which the table above is partitioned, where it is one.
+CREATE TABLE reprocess.table_child (
+    t         bigint NOT NULL REFERENCES reprocess.table_registry,
+    relation  oid    NOT NULL,
+    by_column text,
+    bounds    text   NOT NULL,
+    PRIMARY KEY (t, relation)
+);
 CREATE TABLE reprocess.table_seq (
     t   bigint NOT NULL PRIMARY KEY REFERENCES reprocess.table_registry,
     seq bigint NOT NULL CHECK (seq >= 0)
@@ -49,6 +58,8 @@ CREATE TABLE reprocess.table_kept_rows (
     t         bigint NOT NULL,
     digest    text   NOT NULL,
     columns   text   NOT NULL,
+    -- Whether it is a partition that was replaced, and so of one entry alone.
+    alone     boolean NOT NULL DEFAULT false,
     UNIQUE (t, digest)
 );
 CREATE TABLE reprocess.table_kept (
@@ -72,6 +83,9 @@ CREATE TABLE reprocess.table_staged (
     layout    text    NOT NULL,
     staged    text,
     row_count bigint,
+    -- Of a set that can take the place of a partition: that partition, and the transaction that completed the set.
+    waiting   text,
+    built     xid8,
     CHECK (complete = (staged IS NOT NULL AND row_count IS NOT NULL))
 );
 CREATE INDEX table_staged_by_stamp ON reprocess.table_staged (digest, attempt);

@@ -18,6 +18,10 @@ const OLDEST_SERVER: i32 = 150_000;
 /// connection, and its statement should not go on for nobody.
 const LOOK_FOR_CLIENT: &str = "SET LOCAL client_connection_check_interval = '2s'";
 
+/// What was answered must survive a crash: a claim that is given twice under one number is none.
+const DURABLE: &str =
+    "SELECT set_config('synchronous_commit', 'on', true) WHERE current_setting('synchronous_commit') = 'off'";
+
 pub(super) async fn database(config: PostgresConfig, options: PgConnectOptions) -> Result<PostgresDatabase> {
     let schema = Schema::new(&config.schema)?;
     // Poolers refuse settings at the start of a connection that they do not know. Statements are prepared anew each time.
@@ -29,10 +33,12 @@ pub(super) async fn database(config: PostgresConfig, options: PgConnectOptions) 
         .connect_lazy_with(options);
     let identity = identify(&pool).await?;
     let settings = settings(&config, looks_for_clients(&pool).await);
+    // Without a statement that looks at anything: what a reader locks first is of the moment that it sees then.
+    let begin_read = format!("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; {settings}");
     // The levels are said, since the defaults of server, database or role may be others.
     let inner = Inner {
-        begin: format!("BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; {settings}"),
-        begin_read: format!("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; {settings}"),
+        begin: format!("BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; {settings}; {DURABLE}"),
+        begin_read,
         settings,
         config,
         schema,
@@ -56,9 +62,6 @@ fn settings(config: &PostgresConfig, looks_for_clients: bool) -> String {
         "SET LOCAL bytea_output = 'hex'".to_owned(),
         // Rows that a policy would hide from us are an error, not rows that are not there.
         "SET LOCAL row_security = off".to_owned(),
-        // What was answered must survive a crash: a claim that is given twice under one number is none.
-        "SELECT set_config('synchronous_commit', 'on', true) WHERE current_setting('synchronous_commit') = 'off'"
-            .to_owned(),
     ];
     if looks_for_clients {
         settings.push(LOOK_FOR_CLIENT.to_owned());

@@ -8,7 +8,8 @@ use reprocess_core::ports::writer::{Staged, StagedId, StampId};
 use reprocess_core::{Error, ErrorKind, Result};
 use sqlx::PgConnection;
 
-use crate::catalog::{from_json, to_json};
+use super::waiting::{self, Waiting};
+use crate::catalog::{Exclusive, Managed, from_json, to_json};
 use crate::config::PostgresDatabase;
 use crate::error::Doing;
 use crate::layout::{Kind, Layout, quoted};
@@ -39,7 +40,12 @@ pub(crate) struct Found {
     /// The table of its rows, for statements.
     pub(crate) rows: String,
     pub(crate) row_count: i64,
+    /// How it takes the place of a partition, where it can.
+    pub(crate) waiting: Option<Waiting>,
 }
+
+/// What is read of a set.
+type Row = (i64, String, String, i64, Option<String>, Option<String>);
 
 /// Looks for a complete set whose rows are there.
 pub(crate) async fn find(
@@ -66,9 +72,9 @@ async fn look(
     lock: &str,
 ) -> Result<Option<Found>> {
     let schema = table.database().schema();
-    let row: Option<(i64, String, String, i64)> = schema
+    let row: Option<Row> = schema
         .sql(&format!(
-            "SELECT n, staged, layout, row_count FROM reprocess.table_staged
+            "SELECT n, staged, layout, row_count, waiting, built::text FROM reprocess.table_staged
              WHERE complete AND digest = $1 AND attempt = $2 AND table_id = $3 ORDER BY n DESC LIMIT 1 {lock}"
         ))
         .bind(stamp_digest(&id.stamp)?)
@@ -76,7 +82,7 @@ async fn look(
         .bind(table.spec().id.as_str())
         .first(connection, WHAT)
         .await?;
-    let Some((n, staged, layout, row_count)) = row else { return Ok(None) };
+    let Some((n, staged, layout, row_count, waiting, built)) = row else { return Ok(None) };
     let (staged, layout) = (from_json(&staged)?, from_json(&layout)?);
     let rows = rows_name(schema, n);
     let (there,): (bool,) = Statement::new("SELECT to_regclass($1) IS NOT NULL")
@@ -84,7 +90,11 @@ async fn look(
         .one(connection, WHAT)
         .await?;
     let intact = there && (row_count == 0 || has_rows(connection, &rows).await?);
-    Ok(intact.then_some(Found { n, staged, layout, rows, row_count }))
+    let waiting = match waiting.zip(built) {
+        Some((place, built)) => Some(Waiting { place: from_json(&place)?, built }),
+        None => None,
+    };
+    Ok(intact.then_some(Found { n, staged, layout, rows, row_count, waiting }))
 }
 
 async fn has_rows(connection: &mut PgConnection, rows: &str) -> Result<bool> {
@@ -128,24 +138,27 @@ pub(crate) struct Staging<'a> {
     table: &'a PostgresTable,
     id: &'a StagedId,
     layout: &'a Layout,
+    place: Option<&'a (Managed, Exclusive)>,
     n: i64,
     rows: String,
 }
 
 impl<'a> Staging<'a> {
-    /// Begins a set; what earlier attempts did not finish goes.
+    /// Begins a set, one that can take the place of a partition where it is given; what earlier attempts did not finish
+    /// goes.
     pub(crate) async fn begin(
         table: &'a PostgresTable,
         id: &'a StagedId,
         layout: &'a Layout,
+        place: Option<&'a (Managed, Exclusive)>,
     ) -> Result<Self> {
         let schema = table.database().schema();
         let mut tx = table.database().begin().await?;
         remove(&mut tx, table, id, "NOT complete AND attempt < $3", i64::from(id.attempt)).await?;
         let (n,): (i64,) = schema
             .sql(
-                "INSERT INTO reprocess.table_staged (table_id, digest, stamp, attempt, run, complete, layout)
-                 VALUES ($1, $2, $3, $4, $5, false, $6) RETURNING n",
+                "INSERT INTO reprocess.table_staged (table_id, digest, stamp, attempt, run, complete, layout, waiting)
+                 VALUES ($1, $2, $3, $4, $5, false, $6, $7) RETURNING n",
             )
             .bind(table.spec().id.as_str())
             .bind(stamp_digest(&id.stamp)?)
@@ -153,20 +166,16 @@ impl<'a> Staging<'a> {
             .bind(id.attempt)
             .bind(id.stamp.run.as_str())
             .bind(to_json(layout)?)
+            .bind(place.map(|(_, place)| to_json(place)).transpose()?)
             .one(&mut tx, WHAT)
             .await?;
         let rows = rows_name(schema, n);
-        // What has no binary form of its own comes as text, and gets its type when all is there.
-        let definition = |(field, store): (&arrow_schema::Field, &crate::layout::Store)| {
-            let definition = if store.kind == Kind::Other { "text" } else { &store.definition };
-            format!("{} {definition}", quoted(field.name()))
-        };
-        let columns = layout.columns().map(definition).collect::<Vec<_>>().join(", ");
-        // Vacuum has nothing to do in a table that is written once, and its locks would be in the way.
-        let create = format!("CREATE UNLOGGED TABLE {rows} ({columns}) WITH (autovacuum_enabled = false)");
-        Statement::new(create).execute(&mut tx, WHAT).await?;
+        match place {
+            Some((_, place)) => waiting::create(&mut tx, &rows, place).await?,
+            None => create(&mut tx, &rows, layout).await?,
+        }
         tx.commit().await?;
-        Ok(Self { table, id, layout, n, rows })
+        Ok(Self { table, id, layout, place, n, rows })
     }
 
     pub(crate) fn rows(&self) -> &str {
@@ -221,6 +230,16 @@ impl<'a> Staging<'a> {
         tx.commit().await
     }
 
+    /// Indexes the rows where they can take the place of a partition.
+    pub(crate) async fn index(&self) -> Result<()> {
+        match self.place {
+            Some((managed, place)) => {
+                waiting::finish(self.table.database(), managed, self.n, &self.rows, place).await
+            }
+            None => Ok(()),
+        }
+    }
+
     /// Lets the planner know the rows.
     pub(crate) async fn analyze(&self) -> Result<()> {
         let mut tx = self.table.database().begin().await?;
@@ -239,7 +258,8 @@ impl<'a> Staging<'a> {
             .database()
             .schema()
             .sql(
-                "UPDATE reprocess.table_staged SET complete = true, staged = $2, row_count = $3 WHERE n = $1",
+                "UPDATE reprocess.table_staged SET complete = true, staged = $2, row_count = $3,
+                     built = pg_current_xact_id() WHERE n = $1",
             )
             .bind(self.n)
             .bind(to_json(staged)?)
@@ -261,6 +281,19 @@ impl<'a> Staging<'a> {
         remove(&mut tx, self.table, self.id, "n = $3", self.n).await?;
         tx.commit().await
     }
+}
+
+async fn create(connection: &mut PgConnection, rows: &str, layout: &Layout) -> Result<()> {
+    // What has no binary form of its own comes as text, and gets its type when all is there.
+    let definition = |(field, store): (&arrow_schema::Field, &crate::layout::Store)| {
+        let definition = if store.kind == Kind::Other { "text" } else { &store.definition };
+        format!("{} {definition}", quoted(field.name()))
+    };
+    let columns = layout.columns().map(definition).collect::<Vec<_>>().join(", ");
+    // Vacuum has nothing to do in a table that is written once, and its locks would be in the way.
+    let create = format!("CREATE UNLOGGED TABLE {rows} ({columns}) WITH (autovacuum_enabled = false)");
+    Statement::new(create).execute(connection, WHAT).await?;
+    Ok(())
 }
 
 /// Takes sets off the list as their rows are committed; [`sweep`] removes the tables.

@@ -44,11 +44,10 @@ pub(super) async fn apply(
     connection: &mut PgConnection,
     managed: Option<Managed>,
     entries: &[CommitEntry],
-    keep: bool,
+    kept: Option<i64>,
 ) -> Result<Option<Applied>> {
     let Some(mut managed) = existing(table, connection, managed, entries).await? else { return Ok(None) };
     writing(connection, &managed.relation.to_string()).await?;
-    let kept = if keep { Some(keep::number(connection, &managed).await?) } else { None };
     let mut sets = Vec::new();
     for entry in entries {
         let step = Step { scope: &entry.scope, kept };

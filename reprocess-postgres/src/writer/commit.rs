@@ -9,12 +9,15 @@ use reprocess_core::ports::writer::{
     Change, Commit, CommitEntry, CommitOutcome, CommitRequest, Moved, MovedBy, StampId,
 };
 use reprocess_core::{ErrorKind, Result};
+use sqlx::PgConnection;
 
 use super::apply::{Applied, apply};
 use super::ledger::Ledger;
 use super::lock::Reach;
 use super::stamps::{self, Done};
+use super::swap::{self, Exchange, Swap, Swapped};
 use super::{PostgresTable, forget, keep, versions_of};
+use crate::catalog::Managed;
 use crate::changes::{Moment, Version, Versions};
 use crate::config::Tx;
 use crate::shadow;
@@ -25,39 +28,91 @@ enum Try {
     Said(CommitOutcome),
     /// The table has to be made, which needs every other commit away.
     NeedsTable,
+    /// Others have changed its partitions, which has to be noted first.
+    NeedsChildren,
+    /// A swap did not come to its locks.
+    Crowded,
+    /// Why the rows are not to be swapped.
+    NoSwap(String),
 }
 
 pub(super) async fn commit(table: &PostgresTable, request: CommitRequest<'_>) -> Result<CommitOutcome> {
     check(table, &request)?;
     let ledger = Ledger::of(table.database(), request.ledger);
     let fenced = ledger.refuses_before(request.fence).await?;
-    let mut reach = Reach::of(table, &request);
+    let swap = Swap::prepare(table, &request).await?;
+    let outcome = tried(table, &request, ledger, fenced, swap.as_ref()).await;
+    match (&outcome, &swap) {
+        (Ok(CommitOutcome::Committed(_)), _) => tidy(table, swap.is_some()).await,
+        (_, Some(swap)) => swap.give_up(table, "the rows are not committed").await,
+        (_, None) => {}
+    }
+    outcome
+}
+
+/// Tries until something is said. What is to be swapped is inserted where that does not come about.
+async fn tried(
+    table: &PostgresTable,
+    request: &CommitRequest<'_>,
+    ledger: Ledger<'_>,
+    fenced: bool,
+    mut swap: Option<&Swap>,
+) -> Result<CommitOutcome> {
+    let mut reach = Reach::of(table, request);
+    let mut delays = swap::backoff(table);
     loop {
         let mut tx = table.database().begin().await?;
         reach.lock(&mut tx, table).await?;
         let alone = reach == Reach::Table;
-        match (Attempt { table, request: &request, ledger, fenced, alone }).decide(&mut tx).await? {
-            Try::NeedsTable => reach = Reach::Table,
+        let decided = Attempt { table, request, ledger, fenced, alone, swap }.decide(&mut tx).await;
+        let decided = match decided {
+            Err(e) if swap.is_some() && swap::is_crowded(&e) => Try::Crowded,
+            decided => decided?,
+        };
+        match decided {
             Try::Said(outcome @ CommitOutcome::Committed(_)) => {
                 tx.commit().await?;
-                tidy(table).await;
                 return Ok(outcome);
             }
             Try::Said(outcome) => {
                 tx.rollback().await?;
                 return Ok(outcome);
             }
+            Try::NeedsTable => reach = Reach::Table,
+            Try::NeedsChildren => {
+                tx.rollback().await?;
+                table.take_on().await?;
+            }
+            Try::Crowded => {
+                tx.rollback().await?;
+                match delays.next() {
+                    Some(delay) => tokio::time::sleep(delay).await,
+                    None => swap = not_swapped(table, "others use the table all the time"),
+                }
+            }
+            Try::NoSwap(why) => {
+                tx.rollback().await?;
+                swap = not_swapped(table, &why);
+            }
         }
     }
 }
 
+fn not_swapped(table: &PostgresTable, why: &str) -> Option<&'static Swap> {
+    tracing::info!(table = %table.spec().id, why, "the rows are inserted, not swapped");
+    None
+}
+
 /// Removes what is not needed any more. What cannot be removed now goes with a later commit.
-async fn tidy(table: &PostgresTable) {
+async fn tidy(table: &PostgresTable, swapped: bool) {
     if let Err(e) = shadow::sweep(table.database()).await {
         tracing::warn!(error = %e, "staged rows could not be removed after their commit");
     }
     if let Err(e) = forget::expire(table).await {
         tracing::warn!(error = %e, "old rows that were kept could not be freed");
+    }
+    if swapped && let Err(e) = swap::tidy(table).await {
+        tracing::warn!(error = %e, "foreign keys of kept rows could not be removed");
     }
 }
 
@@ -69,6 +124,8 @@ struct Attempt<'a> {
     fenced: bool,
     /// Whether no other commit to the table is under way.
     alone: bool,
+    /// What is to be swapped.
+    swap: Option<&'a Swap>,
 }
 
 impl Attempt<'_> {
@@ -94,6 +151,14 @@ impl Attempt<'_> {
                 .execute(tx, "lock the table")
                 .await?;
         }
+        if let Some(managed) = managed.as_ref().filter(|managed| managed.partitioned) {
+            if self.swap.is_none() {
+                keep_children(tx, managed).await?;
+            }
+            if managed.has_other_children(tx).await? {
+                return Ok(Try::NeedsChildren);
+            }
+        }
         let keys: Vec<_> = open.iter().flat_map(|entry| entry.scope.partitions()).collect();
         let before = versions_of(tx, managed.as_ref(), &keys).await?;
         let moved = moved_since(self.request.base, &keys, &before);
@@ -104,9 +169,19 @@ impl Attempt<'_> {
             return said(CommitOutcome::Fenced);
         }
         let is_new = managed.is_none();
-        let Some(applied) = apply(self.table, tx, managed, &open, self.request.keep).await? else {
+        let schema = self.table.database().schema();
+        let kept = if self.request.keep { Some(keep::number(tx, schema).await?) } else { None };
+        let swapped = match self.exchange(tx, managed.as_ref(), &open, kept).await? {
+            Exchange::Done(swapped) => swapped,
+            Exchange::OtherChildren => return Ok(Try::NeedsChildren),
+            Exchange::No(why) => return Ok(Try::NoSwap(why)),
+        };
+        let left: Vec<_> = open.iter().filter(|e| !swapped.stamps.contains(&e.stamp)).cloned().collect();
+        let Some(mut applied) = apply(self.table, tx, managed, &left, kept).await? else {
             return said(CommitOutcome::SchemaChanged);
         };
+        applied.touched.extend(swapped.touched);
+        applied.sets.extend(swapped.sets);
         let all: Vec<_> = self.request.entries.iter().flat_map(|entry| entry.scope.partitions()).collect();
         let after = versions_of(tx, Some(&applied.managed), &all).await?;
         let mut moved = moved_since(self.request.base, &all, &after);
@@ -118,6 +193,19 @@ impl Attempt<'_> {
             // The ledger has given the task to a later attempt.
             Err(e) if e.kind() == ErrorKind::State => said(CommitOutcome::Fenced),
             finished => said(CommitOutcome::Committed(finished?)),
+        }
+    }
+
+    async fn exchange(
+        &self,
+        tx: &mut Tx,
+        managed: Option<&Managed>,
+        open: &[CommitEntry],
+        kept: Option<i64>,
+    ) -> Result<Exchange> {
+        match self.swap.zip(managed) {
+            Some((swap, managed)) => swap.exchange(self.table, tx, managed, open, kept).await,
+            None => Ok(Exchange::Done(Swapped::default())),
         }
     }
 
@@ -151,6 +239,14 @@ impl Attempt<'_> {
         self.ledger.finish(tx, &commit, open).await?;
         Ok(commit)
     }
+}
+
+/// Keeps others from detaching partitions until the end, as writing does.
+async fn keep_children(connection: &mut PgConnection, managed: &Managed) -> Result<()> {
+    Statement::new(format!("LOCK TABLE ONLY {} IN ROW EXCLUSIVE MODE", managed.name.quoted()))
+        .execute(connection, "keep the partitions of the table")
+        .await?;
+    Ok(())
 }
 
 fn base_after(keys: &[PartitionKey], before: Versions) -> impl FnOnce(i64, &[PartitionKey]) -> Base + Send {

@@ -45,14 +45,19 @@ pub(super) async fn expire(table: &PostgresTable) -> Result<()> {
 
 async fn free(connection: &mut PgConnection, managed: &Managed, number: i64) -> Result<()> {
     for found in keep::find(connection, managed, number, "FOR UPDATE").await? {
-        Statement::new(format!("DELETE FROM {} WHERE reprocess_kept = $1", found.slot.rows))
-            .bind(number)
-            .execute(connection, WHAT)
-            .await?;
+        let free = if found.alone {
+            Statement::new(format!("DROP TABLE {}", found.slot.rows))
+        } else {
+            Statement::new(format!("DELETE FROM {} WHERE reprocess_kept = $1", found.slot.rows)).bind(number)
+        };
+        free.execute(connection, WHAT).await?;
     }
     managed
         .schema
-        .sql("DELETE FROM reprocess.table_kept WHERE t = $1 AND kept = $2")
+        .sql(
+            "WITH gone AS (DELETE FROM reprocess.table_kept WHERE t = $1 AND kept = $2 RETURNING kept_rows)
+             DELETE FROM reprocess.table_kept_rows WHERE alone AND kept_rows IN (SELECT kept_rows FROM gone)",
+        )
         .bind(managed.t)
         .bind(number)
         .execute(connection, WHAT)

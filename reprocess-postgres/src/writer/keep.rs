@@ -11,11 +11,11 @@ use reprocess_core::{Error, ErrorKind, Result};
 use serde::{Deserialize, Serialize};
 use sqlx::PgConnection;
 
-use super::PostgresTable;
 use super::apply::{Step, equal};
 use crate::catalog::{Managed, from_json, to_json};
 use crate::layout::Layout;
 use crate::predicate::Rows;
+use crate::schema::Schema;
 use crate::sql::{Sql, Statement};
 
 const KEEP: &str = "keep replaced rows";
@@ -67,6 +67,20 @@ pub(super) struct Slot {
 }
 
 impl Slot {
+    /// The table, for statements.
+    pub(super) fn rows(&self) -> &str {
+        &self.rows
+    }
+
+    /// The statements that make a table of rows the one of this entry, without writing it.
+    pub(super) fn marks(&self, table: &str) -> String {
+        format!(
+            "ALTER TABLE {table} ADD COLUMN reprocess_kept bigint NOT NULL DEFAULT {},
+             ADD COLUMN reprocess_entry bigint NOT NULL DEFAULT {}, ADD COLUMN reprocess_new boolean NOT NULL DEFAULT false",
+            self.kept, self.entry
+        )
+    }
+
     /// Inserts rows of `from`, which names them `t`.
     pub(super) fn insert(&self, layout: &Layout, is_new: bool, from: Sql) -> Sql {
         Sql::new(format!(
@@ -95,6 +109,8 @@ pub(super) struct Found {
     pub(super) slot: Slot,
     entry: KeptEntry,
     layout: Layout,
+    /// Whether the table is of this entry alone.
+    pub(super) alone: bool,
 }
 
 /// What is told of the rows that were kept under a number.
@@ -112,8 +128,8 @@ pub(super) fn number_of(kept: &Kept, table: &TableId) -> Result<i64> {
 }
 
 /// The number under which a commit keeps rows.
-pub(super) async fn number(connection: &mut PgConnection, managed: &Managed) -> Result<i64> {
-    let sequence = managed.schema.text("reprocess.table_kept_number");
+pub(super) async fn number(connection: &mut PgConnection, schema: &Schema) -> Result<i64> {
+    let sequence = schema.text("reprocess.table_kept_number");
     let (number,): (i64,) =
         Statement::new("SELECT nextval($1::regclass)").bind(sequence).one(connection, KEEP).await?;
     Ok(number)
@@ -127,6 +143,16 @@ pub(super) async fn register(
     entry: &KeptEntry,
 ) -> Result<Slot> {
     let rows = rows_table(connection, managed).await?;
+    register_in(connection, managed, kept, entry, rows).await
+}
+
+async fn register_in(
+    connection: &mut PgConnection,
+    managed: &Managed,
+    kept: i64,
+    entry: &KeptEntry,
+    rows: i64,
+) -> Result<Slot> {
     let (number,): (i64,) = managed
         .schema
         .sql(
@@ -151,6 +177,28 @@ pub(super) async fn copy(
 ) -> Result<()> {
     slot.insert(layout, false, from).statement().execute(connection, KEEP).await?;
     Ok(())
+}
+
+/// Notes an entry whose rows are a partition that was replaced, whole, and answers where it belongs.
+pub(super) async fn register_alone(
+    connection: &mut PgConnection,
+    managed: &Managed,
+    kept: i64,
+    entry: &KeptEntry,
+    old: &str,
+) -> Result<Slot> {
+    let (rows,): (i64,) = managed
+        .schema
+        .sql(
+            "INSERT INTO reprocess.table_kept_rows (t, digest, columns, alone) VALUES ($1, $2, $3, true)
+             RETURNING kept_rows",
+        )
+        .bind(managed.t)
+        .bind(old)
+        .bind(to_json(&managed.layout)?)
+        .one(connection, KEEP)
+        .await?;
+    register_in(connection, managed, kept, entry, rows).await
 }
 
 fn rows_name(managed: &Managed, rows: i64) -> String {
@@ -323,10 +371,10 @@ pub(super) async fn find(
     kept: i64,
     lock: &str,
 ) -> Result<Vec<Found>> {
-    let rows: Vec<(i64, String, i64, String)> = managed
+    let rows: Vec<(i64, String, i64, String, bool)> = managed
         .schema
         .sql(&format!(
-            "SELECT k.entry, k.detail, k.kept_rows, r.columns FROM reprocess.table_kept AS k
+            "SELECT k.entry, k.detail, k.kept_rows, r.columns, r.alone FROM reprocess.table_kept AS k
              JOIN reprocess.table_kept_rows AS r ON r.kept_rows = k.kept_rows
              WHERE k.t = $1 AND k.kept = $2 ORDER BY k.entry {lock} OF k"
         ))
@@ -334,9 +382,9 @@ pub(super) async fn find(
         .bind(kept)
         .all(connection, RESTORE)
         .await?;
-    let found = rows.into_iter().map(|(entry, detail, rows, columns)| {
+    let found = rows.into_iter().map(|(entry, detail, rows, columns, alone)| {
         let slot = Slot { kept, entry, rows: rows_name(managed, rows) };
-        Ok(Found { slot, entry: from_json(&detail)?, layout: from_json(&columns)? })
+        Ok(Found { slot, entry: from_json(&detail)?, layout: from_json(&columns)?, alone })
     });
     found.collect()
 }

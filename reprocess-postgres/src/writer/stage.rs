@@ -13,8 +13,8 @@ use reprocess_core::ports::reader::RowStream;
 use reprocess_core::ports::writer::{Intent, Rows, StageRequest, Staged};
 use reprocess_core::{Error, ErrorKind, Result};
 
-use super::{PostgresTable, guard, query};
-use crate::catalog::to_json;
+use super::{PostgresTable, guard, query, swap};
+use crate::catalog::{Exclusive, Managed, to_json};
 use crate::layout::{self, Encoder, Layout, aligned};
 use crate::shadow::{self, Staging};
 use crate::sql::Sql;
@@ -39,7 +39,8 @@ pub(super) async fn stage(table: &PostgresTable, request: &StageRequest, rows: R
     {
         return Err(Error::invalid("only a replace of the whole table rebuilds it with other columns"));
     }
-    let (current, key) = known(table, request).await?;
+    let Known { table: managed, key, place } = known(table, request).await?;
+    let current = managed.as_ref().map(|managed| managed.layout.clone());
     let (schema, stream) = match rows {
         Rows::Stream { schema, stream } => (schema, stream),
         Rows::Query(query) => query::run(table.database(), current.as_ref(), &query).await?,
@@ -51,7 +52,8 @@ pub(super) async fn stage(table: &PostgresTable, request: &StageRequest, rows: R
         guard::check_merge(&layout, merge)?;
     }
     shadow::sweep(table.database()).await?;
-    let staging = Staging::begin(table, &request.id, &layout).await?;
+    let place = managed.zip(place).filter(|(managed, _)| managed.layout == layout);
+    let staging = Staging::begin(table, &request.id, &layout, place.as_ref()).await?;
     match write(table, request, &layout, key, &staging, stream).await {
         Ok((staged, rows)) => {
             staging.complete(&staged, rows).await?;
@@ -67,13 +69,17 @@ pub(super) async fn stage(table: &PostgresTable, request: &StageRequest, rows: R
     }
 }
 
-/// The columns of the table, and the columns by which its rows are told apart.
-async fn known(
-    table: &PostgresTable,
-    request: &StageRequest,
-) -> Result<(Option<Layout>, Option<Vec<String>>)> {
-    let mut tx = table.database().begin_read().await?;
-    let managed = table.managed(&mut tx).await?;
+/// What is known of the table before rows are staged.
+struct Known {
+    table: Option<Managed>,
+    /// The columns by which its rows are told apart.
+    key: Option<Vec<String>>,
+    /// The partition in whose place the staged rows can be put.
+    place: Option<Exclusive>,
+}
+
+async fn known(table: &PostgresTable, request: &StageRequest) -> Result<Known> {
+    let (mut tx, managed) = table.look().await?;
     let key = match (&managed, &request.intent) {
         (Some(managed), Intent::Merge(merge)) => {
             guard::check_target(&mut tx, managed, merge).await?;
@@ -83,8 +89,12 @@ async fn known(
         (Some(managed), _) => managed.keys(&mut tx).await?.into_iter().next(),
         (None, _) => None,
     };
+    let place = match &managed {
+        Some(managed) => swap::place(table, &mut tx, managed, request).await?,
+        None => None,
+    };
     tx.rollback().await?;
-    Ok((managed.map(|managed| managed.layout), key))
+    Ok(Known { table: managed, key, place })
 }
 
 /// The columns that the table has after the commit.
@@ -138,6 +148,7 @@ async fn write(
     if layout.normalises() {
         seen = read_again(table, request, layout, staging).await?;
     }
+    staging.index().await?;
     let rows = seen.rows;
     let (received, profiles) = seen.finish();
     let mut staged = Staged {

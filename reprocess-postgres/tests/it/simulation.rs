@@ -122,7 +122,9 @@ fn histories_keep_every_law() {
     let test = Arc::new(runtime.block_on(TestDatabase::fresh()));
     let open = {
         let test = Arc::clone(&test);
-        move || -> BoxFuture<'static, Result<Arc<dyn Backend>>> { Box::pin(Postgres::open(Arc::clone(&test))) }
+        move || -> BoxFuture<'static, Result<Arc<dyn Backend>>> {
+            Box::pin(Postgres::open(Arc::clone(&test)))
+        }
     };
     let histories = std::env::var("REPROCESS_HISTORIES").map_or(HISTORIES, |n| n.parse().unwrap());
     let done = Simulation::new(open, COMMAND).check(histories).unwrap_or_else(|failure| panic!("{failure}"));

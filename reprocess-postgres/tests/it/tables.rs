@@ -5,6 +5,7 @@ mod foreign;
 mod guards;
 mod merge;
 mod names;
+mod partitioned;
 mod query;
 mod random;
 mod replace;
