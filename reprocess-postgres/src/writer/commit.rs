@@ -6,7 +6,7 @@
 use reprocess_core::domain::partition::PartitionKey;
 use reprocess_core::domain::slice::Base;
 use reprocess_core::ports::writer::{
-    Change, Commit, CommitEntry, CommitOutcome, CommitRequest, Moved, MovedBy, StampId,
+    Change, Commit, CommitEntry, CommitOutcome, CommitRequest, Intent, Moved, MovedBy, Staged, StampId,
 };
 use reprocess_core::{ErrorKind, Result};
 
@@ -14,7 +14,8 @@ use super::apply::{Applied, apply};
 use super::ledger::Ledger;
 use super::lock::Reach;
 use super::stamps::{self, Done};
-use super::{PostgresTable, keep, versions_of};
+use super::{PostgresTable, keep, merge, versions_of};
+use crate::catalog::Managed;
 use crate::changes::{Moment, Version, Versions};
 use crate::config::Tx;
 use crate::shadow;
@@ -23,7 +24,7 @@ use crate::sql::Statement;
 /// What a try of a commit came to.
 enum Try {
     Said(CommitOutcome),
-    /// The table has to be made, which needs every other commit away.
+    /// The table or an index has to be made, which needs every other commit away.
     NeedsTable,
 }
 
@@ -78,7 +79,7 @@ impl Attempt<'_> {
             return said(CommitOutcome::AlreadyCommitted(stamps::summed(done)?));
         }
         let managed = self.table.managed(tx).await?;
-        if managed.is_none() && !self.alone {
+        if !self.alone && has_to_be_made(tx, managed.as_ref(), &open).await? {
             return Ok(Try::NeedsTable);
         }
         if let Some(managed) = managed.as_ref().filter(|_| self.table.locks_table()) {
@@ -143,6 +144,19 @@ impl Attempt<'_> {
         self.ledger.finish(tx, &commit, open).await?;
         Ok(commit)
     }
+}
+
+/// Whether the table, or an index that a merge needs, is not there.
+async fn has_to_be_made(tx: &mut Tx, managed: Option<&Managed>, open: &[CommitEntry]) -> Result<bool> {
+    let Some(managed) = managed else { return Ok(true) };
+    for entry in open {
+        if let Change::Apply(Staged { intent: Intent::Merge(merge), .. }) = &entry.change
+            && merge::needs_index(tx, managed, merge).await?
+        {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 fn base_after(keys: &[PartitionKey], before: Versions) -> impl FnOnce(i64, &[PartitionKey]) -> Base + Send {
