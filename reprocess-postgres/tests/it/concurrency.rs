@@ -1,4 +1,6 @@
 //! Several that write and read one table at the same time.
 
+mod matrix;
 mod merge;
 mod race;
+mod readers;
