@@ -3,6 +3,7 @@
 
 mod concurrency;
 mod connect;
+mod crash;
 mod ledger;
 mod proxy;
 mod server;

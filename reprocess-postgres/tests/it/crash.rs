@@ -1,0 +1,8 @@
+//! What is left after processes, connections or the server died: what a run leaves that nobody disturbed.
+
+mod rounds;
+mod server;
+mod shop;
+mod steps;
+mod wire;
+mod worker;
