@@ -5,6 +5,7 @@ mod concurrency;
 mod connect;
 mod crash;
 mod ledger;
+mod pooled;
 mod proxy;
 mod server;
 mod tables;
