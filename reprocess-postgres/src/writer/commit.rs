@@ -8,7 +8,7 @@ use reprocess_core::domain::slice::Base;
 use reprocess_core::ports::writer::{
     Change, Commit, CommitEntry, CommitOutcome, CommitRequest, Intent, Moved, MovedBy, Staged, StampId,
 };
-use reprocess_core::{ErrorKind, Result};
+use reprocess_core::{Error, ErrorKind, Result};
 
 use super::apply::{Applied, apply};
 use super::ledger::Ledger;
@@ -37,7 +37,15 @@ pub(super) async fn commit(table: &PostgresTable, request: CommitRequest<'_>) ->
         let mut tx = table.database().begin().await?;
         reach.lock(&mut tx, table).await?;
         let alone = reach == Reach::Table;
-        match (Attempt { table, request: &request, ledger, fenced, alone }).decide(&mut tx).await? {
+        let attempt = Attempt { table, request: &request, ledger, fenced, alone };
+        let tried = match attempt.decide(&mut tx).await {
+            Ok(tried) => tried,
+            Err(error) => {
+                drop(tx);
+                return attempt.conflict_or(error).await;
+            }
+        };
+        match tried {
             Try::NeedsTable => reach = Reach::Table,
             Try::Said(outcome @ CommitOutcome::Committed(_)) => {
                 tx.commit().await?;
@@ -67,13 +75,10 @@ struct Attempt<'a> {
 impl Attempt<'_> {
     async fn decide(&self, tx: &mut Tx) -> Result<Try> {
         let said = |outcome| Ok(Try::Said(outcome));
-        let stamps: Vec<StampId> = self.request.entries.iter().map(|entry| entry.stamp.clone()).collect();
-        let found = stamps::find(tx, self.table, &stamps).await?;
-        let pairs = || self.request.entries.iter().zip(&found);
-        let open: Vec<CommitEntry> =
-            pairs().filter(|(_, done)| done.is_none()).map(|(entry, _)| entry.clone()).collect();
+        let (open, found) = self.open(tx).await?;
+        let pairs = self.request.entries.iter().zip(&found);
         let earlier: Vec<(StampId, u32)> =
-            pairs().filter_map(|(entry, done)| Some((entry.stamp.clone(), done.as_ref()?.attempt))).collect();
+            pairs.filter_map(|(entry, done)| Some((entry.stamp.clone(), done.as_ref()?.attempt))).collect();
         if open.is_empty() {
             let done: Vec<Done> = found.into_iter().flatten().collect();
             return said(CommitOutcome::AlreadyCommitted(stamps::summed(done)?));
@@ -112,6 +117,37 @@ impl Attempt<'_> {
             Err(e) if e.kind() == ErrorKind::State => said(CommitOutcome::Fenced),
             finished => said(CommitOutcome::Committed(finished?)),
         }
+    }
+
+    /// The entries that are not committed yet, and for each entry what its commit said.
+    async fn open(&self, tx: &mut Tx) -> Result<(Vec<CommitEntry>, Vec<Option<Done>>)> {
+        let entries = self.request.entries;
+        let stamps: Vec<StampId> = entries.iter().map(|entry| entry.stamp.clone()).collect();
+        let found = stamps::find(tx, self.table, &stamps).await?;
+        let open = entries.iter().zip(&found).filter(|(_, done)| done.is_none());
+        Ok((open.map(|(entry, _)| entry.clone()).collect(), found))
+    }
+
+    /// The error, unless partitions have moved: what others wrote beside this commit, such as a row with the key of one
+    /// that was to be inserted, is then what was in its way.
+    async fn conflict_or(&self, error: Error) -> Result<CommitOutcome> {
+        if error.is_retryable() {
+            return Err(error);
+        }
+        match self.moved().await {
+            Ok(moved) if !moved.is_empty() => Ok(CommitOutcome::Conflicted { moved }),
+            _ => Err(error),
+        }
+    }
+
+    async fn moved(&self) -> Result<Vec<Moved>> {
+        let mut tx = self.table.database().begin_read().await?;
+        let (open, _) = self.open(&mut tx).await?;
+        let managed = self.table.managed(&mut tx).await?;
+        let keys: Vec<_> = open.iter().flat_map(|entry| entry.scope.partitions()).collect();
+        let now = versions_of(&mut tx, managed.as_ref(), &keys).await?;
+        tx.rollback().await?;
+        Ok(moved_since(self.request.base, &keys, &now))
     }
 
     /// Log, stamps, and the ledger's rows where they belong into the same transaction. `after` gives the versions that

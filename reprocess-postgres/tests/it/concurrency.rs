@@ -2,5 +2,5 @@
 
 mod matrix;
 mod merge;
-mod race;
+pub(crate) mod race;
 mod readers;

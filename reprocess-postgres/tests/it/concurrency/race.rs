@@ -12,10 +12,10 @@ use crate::server::TestDatabase;
 use crate::tables::support::{apply, commit};
 
 /// A run whose rows are staged.
-pub(super) struct Racer {
-    pub(super) table: PostgresTable,
-    pub(super) staged: Staged,
-    pub(super) base: Base,
+pub(crate) struct Racer {
+    pub(crate) table: PostgresTable,
+    pub(crate) staged: Staged,
+    pub(crate) base: Base,
 }
 
 impl Racer {
@@ -35,9 +35,14 @@ impl Racer {
 
 /// Lets all commit at once: somebody keeps every writer of the table waiting until the last of them waits, for him or for
 /// another. Answers how often each met a conflict.
-pub(super) async fn race(database: &TestDatabase, table: &str, racers: Vec<Racer>) -> Vec<u32> {
+pub(crate) async fn race(database: &TestDatabase, table: &str, racers: Vec<Racer>) -> Vec<u32> {
+    race_past(database, &format!("LOCK TABLE public.{table} IN SHARE MODE"), racers).await
+}
+
+/// The same past a transaction of others that does something else and commits.
+pub(crate) async fn race_past(database: &TestDatabase, others: &str, racers: Vec<Racer>) -> Vec<u32> {
     let mut gate = database.raw().await;
-    gate.execute(AssertSqlSafe(format!("BEGIN; LOCK TABLE public.{table} IN SHARE MODE"))).await.unwrap();
+    gate.execute(AssertSqlSafe(format!("BEGIN; {others}"))).await.unwrap();
     let going: Vec<_> = racers.into_iter().map(|racer| tokio::spawn(racer.commit())).collect();
     let mut look = database.raw().await;
     wait_for(&mut look, i64::try_from(going.len()).unwrap(), &going).await;
