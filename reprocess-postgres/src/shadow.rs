@@ -19,7 +19,7 @@ use reprocess_core::{Error, ErrorKind, Result};
 use sqlx::PgConnection;
 
 use set::find;
-pub(crate) use set::{Staging, discard, strike, sweep, take};
+pub(crate) use set::{Staging, discard, strike_committed, sweep, take};
 
 use crate::changes::Moment;
 use crate::layout::{self, Layout};

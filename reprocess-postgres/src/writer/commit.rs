@@ -49,9 +49,7 @@ pub(super) async fn commit(table: &PostgresTable, request: CommitRequest<'_>) ->
             Try::NeedsTable => reach = Reach::Table,
             Try::Said(outcome @ CommitOutcome::Committed(_)) => {
                 tx.commit().await?;
-                if let Err(e) = shadow::sweep(table.database()).await {
-                    tracing::warn!(error = %e, "staged rows could not be removed after their commit");
-                }
+                shadow::sweep(table.database()).await;
                 return Ok(outcome);
             }
             Try::Said(outcome) => {
@@ -160,7 +158,7 @@ impl Attempt<'_> {
         open: &[CommitEntry],
         earlier: Vec<(StampId, u32)>,
     ) -> Result<Commit> {
-        let Applied { managed, touched, sets, kept } = applied;
+        let Applied { managed, touched, kept } = applied;
         managed.changes().fold(tx).await?;
         let seq = managed.changes().log(tx, &touched).await?;
         let partitions = after(seq, &touched);
@@ -176,7 +174,8 @@ impl Attempt<'_> {
             order: if recorded { 0 } else { u64::try_from(seq).unwrap_or(0) },
         };
         stamps::write(tx, &managed, seq, &commit, &completed).await?;
-        shadow::strike(tx, &managed.schema, sets).await?;
+        let stamps: Vec<_> = completed.iter().map(|(stamp, _)| stamp).collect();
+        shadow::strike_committed(tx, self.table, &stamps).await?;
         self.ledger.finish(tx, &commit, open).await?;
         Ok(commit)
     }

@@ -57,7 +57,7 @@ pub(super) async fn create(address: &str, days: u64) {
 /// What the table must hold, worked out without the library.
 pub(super) fn expected(days: u64) -> Vec<String> {
     let of_day = |d: u64| {
-        let german = (d % 3 == 0).then(|| format!("{} DE {}", date(d), 1000 + d));
+        let german = d.is_multiple_of(3).then(|| format!("{} DE {}", date(d), 1000 + d));
         german.into_iter().chain([format!("{} FR {}", date(d), 107 + d)])
     };
     (0..days).flat_map(of_day).collect()
