@@ -2,6 +2,7 @@
 
 use reprocess_core::{Error, ErrorKind, Result};
 use sqlx::error::DatabaseError;
+use sqlx::postgres::PgDatabaseError;
 
 /// Says what was being done when PostgreSQL failed.
 pub(crate) trait Doing<T> {
@@ -26,7 +27,8 @@ pub(crate) fn map(error: sqlx::Error, what: &str) -> Error {
     };
     let mapped = if advice.is_empty() { mapped } else { mapped.with_advice(advice) };
     match error {
-        // As text: the error and its own source say the same. Detail and hint stay out where they hold values of rows.
+        // As text: the error and its own source say the same. Detail and hint stay out, since they may hold values of
+        // rows; what depends on something holds none.
         sqlx::Error::Database(error) => mapped.with_source(shown(&*error)),
         other => mapped.with_source(other),
     }
@@ -38,8 +40,10 @@ pub(crate) fn code(error: &sqlx::Error) -> Option<String> {
 }
 
 fn shown(error: &dyn DatabaseError) -> String {
-    match error.constraint() {
-        Some(constraint) if !error.message().contains(constraint) => {
+    let dependants = error.try_downcast_ref::<PgDatabaseError>().filter(|error| error.code() == "2BP01");
+    match (error.constraint(), dependants.and_then(PgDatabaseError::detail)) {
+        (_, Some(dependants)) => format!("{}: {dependants}", error.message()),
+        (Some(constraint), _) if !error.message().contains(constraint) => {
             format!("{} (constraint {constraint})", error.message())
         }
         _ => error.message().to_owned(),
@@ -63,6 +67,7 @@ fn of_code(code: &str) -> (ErrorKind, &'static str) {
         }
         "53100" => (ErrorKind::Storage, "free space on the disk of the server"),
         "42501" => (ErrorKind::Storage, "grant the role of the connection what it needs"),
+        "2BP01" => (ErrorKind::Invalid, "drop what depends on it, or leave what it depends on"),
         "25006" => (ErrorKind::Storage, "connect to the primary; this server only reads"),
         "28000" | "28P01" => (ErrorKind::Storage, "check user, password and pg_hba.conf"),
         "3D000" | "3F000" | "42P01" => (ErrorKind::NotFound, ""),
@@ -109,7 +114,7 @@ mod tests {
             &["40001", "40P01", "55P03", "57014", "57P01", "57P03", "53300", "08006", "25P03"],
         );
         check(ErrorKind::Storage, &["53100", "42501", "25006", "28P01", "58030"]);
-        check(ErrorKind::Invalid, &["23505", "23502", "22003", "21000", "42703"]);
+        check(ErrorKind::Invalid, &["23505", "23502", "22003", "21000", "42703", "2BP01"]);
         check(ErrorKind::NotFound, &["42P01", "3D000"]);
         check(ErrorKind::Internal, &["25P02", "XX000", ""]);
     }

@@ -17,7 +17,7 @@ use reprocess_core::ports::writer::{Staged, StagedId};
 use reprocess_core::{Error, ErrorKind, Result};
 use sqlx::PgConnection;
 
-pub(crate) use set::{Found, Staging, discard, find, rows_name, strike, sweep, take};
+pub(crate) use set::{Found, Staging, discard, find, rows_name, strike_committed, sweep, take};
 pub(crate) use waiting::{BOUNDS, index_name};
 
 use crate::catalog::Managed;

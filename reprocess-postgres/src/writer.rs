@@ -338,7 +338,9 @@ impl PartitionWriter for PostgresTable {
             ));
         }
         shadow::discard(&mut tx, self, id).await?;
-        tx.commit().await
+        tx.commit().await?;
+        shadow::sweep(&self.database).await;
+        Ok(())
     }
 
     async fn commit(&self, request: CommitRequest<'_>) -> Result<CommitOutcome> {

@@ -154,7 +154,7 @@ impl<'a> Staging<'a> {
     ) -> Result<Self> {
         let schema = table.database().schema();
         let mut tx = table.database().begin().await?;
-        remove(&mut tx, table, id, "NOT complete AND attempt < $3", i64::from(id.attempt)).await?;
+        strike(&mut tx, table, id, "NOT complete AND attempt < $3", i64::from(id.attempt)).await?;
         let (n,): (i64,) = schema
             .sql(
                 "INSERT INTO reprocess.table_staged (table_id, digest, stamp, attempt, run, complete, layout, waiting)
@@ -175,6 +175,7 @@ impl<'a> Staging<'a> {
             None => create(&mut tx, &rows, layout).await?,
         }
         tx.commit().await?;
+        sweep(table.database()).await;
         Ok(Self { table, id, layout, place, n, rows })
     }
 
@@ -252,7 +253,7 @@ impl<'a> Staging<'a> {
     pub(crate) async fn complete(self, staged: &Staged, row_count: i64) -> Result<()> {
         let mut tx = self.table.database().begin().await?;
         let earlier = format!("n < $3 AND attempt = {}", self.id.attempt);
-        remove(&mut tx, self.table, self.id, &earlier, self.n).await?;
+        strike(&mut tx, self.table, self.id, &earlier, self.n).await?;
         let found = self
             .table
             .database()
@@ -278,8 +279,10 @@ impl<'a> Staging<'a> {
     /// Removes what was written.
     pub(crate) async fn give_up(self) -> Result<()> {
         let mut tx = self.table.database().begin().await?;
-        remove(&mut tx, self.table, self.id, "n = $3", self.n).await?;
-        tx.commit().await
+        strike(&mut tx, self.table, self.id, "n = $3", self.n).await?;
+        tx.commit().await?;
+        sweep(self.table.database()).await;
+        Ok(())
     }
 }
 
@@ -296,18 +299,33 @@ async fn create(connection: &mut PgConnection, rows: &str, layout: &Layout) -> R
     Ok(())
 }
 
-/// Takes sets off the list as their rows are committed; [`sweep`] removes the tables.
-pub(crate) async fn strike(connection: &mut PgConnection, schema: &Schema, sets: Vec<i64>) -> Result<()> {
-    schema
-        .sql("DELETE FROM reprocess.table_staged WHERE n = ANY ($1)")
-        .bind(sets)
+/// Takes every set of stamps that are committed off the list, those of attempts that others overtook too.
+pub(crate) async fn strike_committed(
+    connection: &mut PgConnection,
+    table: &PostgresTable,
+    stamps: &[&StampId],
+) -> Result<()> {
+    let digests = stamps.iter().map(|stamp| stamp_digest(stamp)).collect::<Result<Vec<_>>>()?;
+    table
+        .database()
+        .schema()
+        .sql("DELETE FROM reprocess.table_staged WHERE table_id = $1 AND digest = ANY ($2)")
+        .bind(table.spec().id.as_str())
+        .bind(digests)
         .execute(connection, WHAT)
         .await?;
     Ok(())
 }
 
-/// Removes the tables of sets that are not on the list any more. One that is being read stays until the next time.
-pub(crate) async fn sweep(database: &PostgresDatabase) -> Result<()> {
+/// Removes the tables of sets that are not on the list any more. What cannot be removed now, such as one that is being read
+/// or written, goes with a later staging or commit.
+pub(crate) async fn sweep(database: &PostgresDatabase) {
+    if let Err(e) = sweep_all(database).await {
+        tracing::warn!(error = %e, "staged rows that nobody needs could not be removed");
+    }
+}
+
+async fn sweep_all(database: &PostgresDatabase) -> Result<()> {
     let schema = database.schema();
     let mut tx = database.begin().await?;
     let left: Vec<(i64,)> = schema
@@ -334,36 +352,32 @@ pub(crate) async fn sweep(database: &PostgresDatabase) -> Result<()> {
     Ok(())
 }
 
-/// Removes every set of an id.
+/// Takes every set of an id off the list.
 pub(crate) async fn discard(
     connection: &mut PgConnection,
     table: &PostgresTable,
     id: &StagedId,
 ) -> Result<()> {
-    remove(connection, table, id, "attempt = $3", i64::from(id.attempt)).await
+    strike(connection, table, id, "attempt = $3", i64::from(id.attempt)).await
 }
 
-/// `which` says of `$3` which sets of the stamp go.
-async fn remove(
+/// Takes sets of the stamp off the list; `which` says of `$3` which of them. [`sweep`] removes their tables: who hangs in
+/// one would hold up the removal here.
+async fn strike(
     connection: &mut PgConnection,
     table: &PostgresTable,
     id: &StagedId,
     which: &str,
     value: i64,
 ) -> Result<()> {
-    let schema = table.database().schema();
-    let rows: Vec<(i64,)> = schema
-        .sql(&format!(
-            "DELETE FROM reprocess.table_staged WHERE table_id = $1 AND digest = $2 AND {which} RETURNING n"
-        ))
+    table
+        .database()
+        .schema()
+        .sql(&format!("DELETE FROM reprocess.table_staged WHERE table_id = $1 AND digest = $2 AND {which}"))
         .bind(table.spec().id.as_str())
         .bind(stamp_digest(&id.stamp)?)
         .bind(value)
-        .all(connection, WHAT)
+        .execute(connection, WHAT)
         .await?;
-    for (n,) in rows {
-        let drop = format!("DROP TABLE IF EXISTS {}", rows_name(schema, n));
-        Statement::new(drop).execute(connection, WHAT).await?;
-    }
     Ok(())
 }

@@ -25,8 +25,6 @@ pub(super) struct Applied {
     pub(super) managed: Managed,
     /// The keys that were changed.
     pub(super) touched: Vec<PartitionKey>,
-    /// The numbers of the staged sets that are in production now.
-    pub(super) sets: Vec<i64>,
     /// Under which number the replaced rows are kept.
     pub(super) kept: Option<i64>,
 }
@@ -48,13 +46,10 @@ pub(super) async fn apply(
 ) -> Result<Option<Applied>> {
     let Some(mut managed) = existing(table, connection, managed, entries).await? else { return Ok(None) };
     writing(connection, &managed.relation.to_string()).await?;
-    let mut sets = Vec::new();
     for entry in entries {
         let step = Step { scope: &entry.scope, kept };
         let fits = match &entry.change {
-            Change::Apply(staged) => {
-                apply_staged(table, connection, &mut managed, &step, staged, &mut sets).await?
-            }
+            Change::Apply(staged) => apply_staged(table, connection, &mut managed, &step, staged).await?,
             Change::Restore(kept) => {
                 keep::restore(connection, &mut managed, &step, &table.spec().id, kept).await?
             }
@@ -66,7 +61,7 @@ pub(super) async fn apply(
     }
     writing(connection, "").await?;
     let touched = entries.iter().flat_map(touched).collect();
-    Ok(Some(Applied { managed, touched, sets, kept }))
+    Ok(Some(Applied { managed, touched, kept }))
 }
 
 /// The keys that an entry changes.
@@ -115,13 +110,11 @@ async fn apply_staged(
     managed: &mut Managed,
     step: &Step<'_>,
     staged: &Staged,
-    sets: &mut Vec<i64>,
 ) -> Result<bool> {
     let found = shadow::take(connection, table, &staged.id).await?;
     let Some(found) = found.filter(|found| found.staged.digest == staged.digest) else {
         return Err(shadow::gone(&staged.id));
     };
-    sets.push(found.n);
     let same = managed.layout.has_columns_of(&staged.schema);
     if !same && !may_change(managed, &found.layout, staged.schema_policy) {
         return Ok(false);

@@ -6,9 +6,9 @@
 use reprocess_core::domain::partition::PartitionKey;
 use reprocess_core::domain::slice::Base;
 use reprocess_core::ports::writer::{
-    Change, Commit, CommitEntry, CommitOutcome, CommitRequest, Moved, MovedBy, StampId,
+    Change, Commit, CommitEntry, CommitOutcome, CommitRequest, Intent, Moved, MovedBy, Staged, StampId,
 };
-use reprocess_core::{ErrorKind, Result};
+use reprocess_core::{Error, ErrorKind, Result};
 use sqlx::PgConnection;
 
 use super::apply::{Applied, apply};
@@ -16,7 +16,7 @@ use super::ledger::Ledger;
 use super::lock::Reach;
 use super::stamps::{self, Done};
 use super::swap::{self, Exchange, Swap, Swapped};
-use super::{PostgresTable, forget, keep, versions_of};
+use super::{PostgresTable, forget, keep, merge, versions_of};
 use crate::catalog::Managed;
 use crate::changes::{Moment, Version, Versions};
 use crate::config::Tx;
@@ -26,7 +26,7 @@ use crate::sql::Statement;
 /// What a try of a commit came to.
 enum Try {
     Said(CommitOutcome),
-    /// The table has to be made, which needs every other commit away.
+    /// The table or an index has to be made, which needs every other commit away.
     NeedsTable,
     /// Others have changed its partitions, which has to be noted first.
     NeedsChildren,
@@ -64,10 +64,14 @@ async fn tried(
         let mut tx = table.database().begin().await?;
         reach.lock(&mut tx, table).await?;
         let alone = reach == Reach::Table;
-        let decided = Attempt { table, request, ledger, fenced, alone, swap }.decide(&mut tx).await;
-        let decided = match decided {
+        let attempt = Attempt { table, request, ledger, fenced, alone, swap };
+        let decided = match attempt.decide(&mut tx).await {
+            Ok(decided) => decided,
             Err(e) if swap.is_some() && swap::is_crowded(&e) => Try::Crowded,
-            decided => decided?,
+            Err(error) => {
+                drop(tx);
+                return attempt.conflict_or(error).await;
+            }
         };
         match decided {
             Try::Said(outcome @ CommitOutcome::Committed(_)) => {
@@ -105,9 +109,7 @@ fn not_swapped(table: &PostgresTable, why: &str) -> Option<&'static Swap> {
 
 /// Removes what is not needed any more. What cannot be removed now goes with a later commit.
 async fn tidy(table: &PostgresTable, swapped: bool) {
-    if let Err(e) = shadow::sweep(table.database()).await {
-        tracing::warn!(error = %e, "staged rows could not be removed after their commit");
-    }
+    shadow::sweep(table.database()).await;
     if let Err(e) = forget::expire(table).await {
         tracing::warn!(error = %e, "old rows that were kept could not be freed");
     }
@@ -131,19 +133,16 @@ struct Attempt<'a> {
 impl Attempt<'_> {
     async fn decide(&self, tx: &mut Tx) -> Result<Try> {
         let said = |outcome| Ok(Try::Said(outcome));
-        let stamps: Vec<StampId> = self.request.entries.iter().map(|entry| entry.stamp.clone()).collect();
-        let found = stamps::find(tx, self.table, &stamps).await?;
-        let pairs = || self.request.entries.iter().zip(&found);
-        let open: Vec<CommitEntry> =
-            pairs().filter(|(_, done)| done.is_none()).map(|(entry, _)| entry.clone()).collect();
+        let (open, found) = self.open(tx).await?;
+        let pairs = self.request.entries.iter().zip(&found);
         let earlier: Vec<(StampId, u32)> =
-            pairs().filter_map(|(entry, done)| Some((entry.stamp.clone(), done.as_ref()?.attempt))).collect();
+            pairs.filter_map(|(entry, done)| Some((entry.stamp.clone(), done.as_ref()?.attempt))).collect();
         if open.is_empty() {
             let done: Vec<Done> = found.into_iter().flatten().collect();
             return said(CommitOutcome::AlreadyCommitted(stamps::summed(done)?));
         }
         let managed = self.table.managed(tx).await?;
-        if managed.is_none() && !self.alone {
+        if !self.alone && has_to_be_made(tx, managed.as_ref(), &open).await? {
             return Ok(Try::NeedsTable);
         }
         if let Some(managed) = managed.as_ref().filter(|_| self.table.locks_table()) {
@@ -181,7 +180,6 @@ impl Attempt<'_> {
             return said(CommitOutcome::SchemaChanged);
         };
         applied.touched.extend(swapped.touched);
-        applied.sets.extend(swapped.sets);
         let all: Vec<_> = self.request.entries.iter().flat_map(|entry| entry.scope.partitions()).collect();
         let after = versions_of(tx, Some(&applied.managed), &all).await?;
         let mut moved = moved_since(self.request.base, &all, &after);
@@ -209,6 +207,37 @@ impl Attempt<'_> {
         }
     }
 
+    /// The entries that are not committed yet, and for each entry what its commit said.
+    async fn open(&self, tx: &mut Tx) -> Result<(Vec<CommitEntry>, Vec<Option<Done>>)> {
+        let entries = self.request.entries;
+        let stamps: Vec<StampId> = entries.iter().map(|entry| entry.stamp.clone()).collect();
+        let found = stamps::find(tx, self.table, &stamps).await?;
+        let open = entries.iter().zip(&found).filter(|(_, done)| done.is_none());
+        Ok((open.map(|(entry, _)| entry.clone()).collect(), found))
+    }
+
+    /// The error, unless partitions have moved: what others wrote beside this commit, such as a row with the key of one
+    /// that was to be inserted, is then what was in its way.
+    async fn conflict_or(&self, error: Error) -> Result<CommitOutcome> {
+        if error.is_retryable() {
+            return Err(error);
+        }
+        match self.moved().await {
+            Ok(moved) if !moved.is_empty() => Ok(CommitOutcome::Conflicted { moved }),
+            _ => Err(error),
+        }
+    }
+
+    async fn moved(&self) -> Result<Vec<Moved>> {
+        let mut tx = self.table.database().begin_read().await?;
+        let (open, _) = self.open(&mut tx).await?;
+        let managed = self.table.managed(&mut tx).await?;
+        let keys: Vec<_> = open.iter().flat_map(|entry| entry.scope.partitions()).collect();
+        let now = versions_of(&mut tx, managed.as_ref(), &keys).await?;
+        tx.rollback().await?;
+        Ok(moved_since(self.request.base, &keys, &now))
+    }
+
     /// Log, stamps, and the ledger's rows where they belong into the same transaction. `after` gives the versions that
     /// follow from the number of the commit: what others commit from here on is no part of it.
     async fn finish(
@@ -219,7 +248,7 @@ impl Attempt<'_> {
         open: &[CommitEntry],
         earlier: Vec<(StampId, u32)>,
     ) -> Result<Commit> {
-        let Applied { managed, touched, sets, kept } = applied;
+        let Applied { managed, touched, kept } = applied;
         managed.changes().fold(tx).await?;
         let seq = managed.changes().log(tx, &touched).await?;
         let partitions = after(seq, &touched);
@@ -235,7 +264,8 @@ impl Attempt<'_> {
             order: if recorded { 0 } else { u64::try_from(seq).unwrap_or(0) },
         };
         stamps::write(tx, &managed, seq, &commit, &completed).await?;
-        shadow::strike(tx, &managed.schema, sets).await?;
+        let stamps: Vec<_> = completed.iter().map(|(stamp, _)| stamp).collect();
+        shadow::strike_committed(tx, self.table, &stamps).await?;
         self.ledger.finish(tx, &commit, open).await?;
         Ok(commit)
     }
@@ -247,6 +277,19 @@ async fn keep_children(connection: &mut PgConnection, managed: &Managed) -> Resu
         .execute(connection, "keep the partitions of the table")
         .await?;
     Ok(())
+}
+
+/// Whether the table, or an index that a merge needs, is not there.
+async fn has_to_be_made(tx: &mut Tx, managed: Option<&Managed>, open: &[CommitEntry]) -> Result<bool> {
+    let Some(managed) = managed else { return Ok(true) };
+    for entry in open {
+        if let Change::Apply(Staged { intent: Intent::Merge(merge), .. }) = &entry.change
+            && merge::needs_index(tx, managed, merge).await?
+        {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 fn base_after(keys: &[PartitionKey], before: Versions) -> impl FnOnce(i64, &[PartitionKey]) -> Base + Send {

@@ -73,23 +73,44 @@ pub(crate) fn owned(rows: Rows<'_>, step_scope: Sql, merge: &MergeKeys) -> Resul
     Ok(Some(Sql::all(conditions)))
 }
 
-/// An index on the keys of a table of ours, made with the first merge: without it each merge would read the table.
-async fn index(connection: &mut PgConnection, managed: &Managed, merge: &MergeKeys) -> Result<()> {
+/// Whether a table of ours has no index on these keys yet. One is made with the first merge: without it each merge would
+/// read the table. It is made while no other commit is under way, since two that make one wait for each other in a circle
+/// as soon as they write.
+pub(super) async fn needs_index(
+    connection: &mut PgConnection,
+    managed: &Managed,
+    merge: &MergeKeys,
+) -> Result<bool> {
     if managed.adopted {
+        return Ok(false);
+    }
+    let (absent,): (bool,) = Statement::new("SELECT to_regclass($1) IS NULL")
+        .bind(format!("{}.{}", quoted(managed.name.schema()), index_name(managed, merge)?))
+        .one(connection, "look for an index")
+        .await?;
+    Ok(absent)
+}
+
+async fn index(connection: &mut PgConnection, managed: &Managed, merge: &MergeKeys) -> Result<()> {
+    // Asked first: the statement below would lock the table against writers of other partitions also where it is there.
+    if !needs_index(connection, managed, merge).await? {
         return Ok(());
     }
     let columns: Vec<_> = merge.keys.iter().map(|key| quoted(key)).collect();
-    let hash = blake3::hash(to_json(&merge.keys)?.as_bytes()).to_hex();
     Statement::new(format!(
-        "CREATE INDEX IF NOT EXISTS reprocess_keys_{}_{} ON {} ({})",
-        managed.relation,
-        hash.get(..16).unwrap_or_default(),
+        "CREATE INDEX {} ON {} ({})",
+        index_name(managed, merge)?,
         managed.name.quoted(),
         columns.join(", ")
     ))
     .execute(connection, "create an index")
     .await?;
     Ok(())
+}
+
+fn index_name(managed: &Managed, merge: &MergeKeys) -> Result<String> {
+    let hash = blake3::hash(to_json(&merge.keys)?.as_bytes()).to_hex();
+    Ok(format!("reprocess_keys_{}_{}", managed.relation, hash.get(..16).unwrap_or_default()))
 }
 
 struct Parts<'a> {

@@ -16,7 +16,7 @@ use reprocess_core::{Error, ErrorKind, Result};
 use super::{PostgresTable, guard, query, swap};
 use crate::catalog::{Exclusive, Managed, to_json};
 use crate::layout::{self, Encoder, Layout, aligned};
-use crate::shadow::{self, Staging};
+use crate::shadow::Staging;
 use crate::sql::Sql;
 
 /// Rows are sent as soon as they have this many bytes. Each time in a transaction of its own: the rows may be long in
@@ -51,7 +51,6 @@ pub(super) async fn stage(table: &PostgresTable, request: &StageRequest, rows: R
     if let Intent::Merge(merge) = &request.intent {
         guard::check_merge(&layout, merge)?;
     }
-    shadow::sweep(table.database()).await?;
     let place = managed.zip(place).filter(|(managed, _)| managed.layout == layout);
     let staging = Staging::begin(table, &request.id, &layout, place.as_ref()).await?;
     match write(table, request, &layout, key, &staging, stream).await {

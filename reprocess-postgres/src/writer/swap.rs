@@ -56,8 +56,6 @@ pub(super) struct Swap {
 #[derive(Debug, Default)]
 pub(super) struct Swapped {
     pub(super) touched: Vec<PartitionKey>,
-    /// The numbers of the staged sets that are partitions now.
-    pub(super) sets: Vec<i64>,
     /// The entries that are done by that.
     pub(super) stamps: Vec<StampId>,
 }

@@ -3,7 +3,7 @@
 
 mod apart;
 mod clock;
-mod fixtures;
+pub(crate) mod fixtures;
 mod lost;
 mod random;
 mod together;

@@ -134,3 +134,9 @@ pub(crate) fn in_database(name: &str) -> String {
 async fn open(address: &str) -> PgConnection {
     PgConnection::connect(address).await.unwrap()
 }
+
+/// How often a test plays its game: so often, times `REPROCESS_ROUNDS`.
+pub(crate) fn rounds(of_each_change: u64) -> u64 {
+    let times = std::env::var("REPROCESS_ROUNDS").map(|times| times.parse::<u64>().unwrap());
+    of_each_change * times.unwrap_or(1)
+}

@@ -12,5 +12,5 @@ mod replace;
 mod restore;
 mod schema;
 mod shadow;
-mod support;
+pub(crate) mod support;
 mod types;

@@ -99,7 +99,6 @@ impl Swap {
                 Err(why) => return Ok(Exchange::No(why)),
             }
             pair.exchange(connection, managed, kept).await?;
-            swapped.sets.push(pair.set.n);
             swapped.stamps.push(pair.entry.stamp);
             swapped.touched.push(pair.key);
         }

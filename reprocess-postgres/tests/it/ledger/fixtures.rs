@@ -23,33 +23,33 @@ use serde_json::json;
 
 use crate::server::TestDatabase;
 
-pub(super) const JOB: &str = "daily";
-pub(super) const TABLE: &str = "sales";
-pub(super) const TTL: Duration = Duration::from_secs(60);
+pub(crate) const JOB: &str = "daily";
+pub(crate) const TABLE: &str = "sales";
+pub(crate) const TTL: Duration = Duration::from_secs(60);
 
 /// So many seconds after the epoch.
-pub(super) fn at(seconds: i64) -> DateTime<Utc> {
+pub(crate) fn at(seconds: i64) -> DateTime<Utc> {
     DateTime::from_timestamp(seconds, 0).unwrap()
 }
 
-pub(super) fn day(day: u32) -> PartitionKey {
+pub(crate) fn day(day: u32) -> PartitionKey {
     PartitionKey::of("day", Value::Date(format!("2026-10-{day:02}").parse().unwrap()))
 }
 
-pub(super) fn days(count: u32) -> Vec<PartitionKey> {
+pub(crate) fn days(count: u32) -> Vec<PartitionKey> {
     (1..=count).map(day).collect()
 }
 
-pub(super) fn scope(key: &PartitionKey) -> Scope {
+pub(crate) fn scope(key: &PartitionKey) -> Scope {
     if key.is_whole() { Scope::whole_table() } else { Scope::key(key.clone()).unwrap() }
 }
 
-pub(super) fn me() -> Actor {
+pub(crate) fn me() -> Actor {
     Actor::from("ada")
 }
 
 /// A plan in its first generation with one task per key; `after` lists for each task those before it.
-pub(super) fn plan(id: &str, keys: &[PartitionKey], after: &[&[u32]]) -> Plan {
+pub(crate) fn plan(id: &str, keys: &[PartitionKey], after: &[&[u32]]) -> Plan {
     let task = |(number, key): (usize, &PartitionKey)| {
         json!({
             "id": number, "job": JOB, "logic": "v2", "table": TABLE, "units": [key], "interval": null,
@@ -75,17 +75,17 @@ pub(super) fn plan(id: &str, keys: &[PartitionKey], after: &[&[u32]]) -> Plan {
     plan
 }
 
-pub(super) fn change(from: BackfillState, to: BackfillState) -> StateChange {
+pub(crate) fn change(from: BackfillState, to: BackfillState) -> StateChange {
     StateChange { from, to, by: me(), approval: None, note: None }
 }
 
-pub(super) fn stamp(run: &str, key: &PartitionKey) -> StampId {
+pub(crate) fn stamp(run: &str, key: &PartitionKey) -> StampId {
     let scope_digest = scope(key).digest();
     StampId { run: run.into(), job: JOB.into(), op: Op::Replace, scope_digest, generation: 1 }
 }
 
 /// A committed row of a run that waited 10 seconds from `at(0)` and took 5.
-pub(super) fn record(run: &str, key: &PartitionKey) -> RunRecord {
+pub(crate) fn record(run: &str, key: &PartitionKey) -> RunRecord {
     let record = json!({
         "run": run, "job": JOB, "table": TABLE, "partition": key, "scope": scope(key), "stamp": stamp(run, key),
         "attempt": 1, "status": "committed", "trigger": "scheduled", "reason": "", "requester": me(), "logic": "v1",
@@ -97,18 +97,18 @@ pub(super) fn record(run: &str, key: &PartitionKey) -> RunRecord {
     record
 }
 
-pub(super) fn finish(records: Vec<RunRecord>) -> TaskFinish {
+pub(crate) fn finish(records: Vec<RunRecord>) -> TaskFinish {
     TaskFinish { records, task: None, deliver: false, stale: Vec::new(), pinned_at: 0, reads: Vec::new() }
 }
 
-pub(super) fn entry(finish: TaskFinish, attempt: u32) -> CommitEntry {
+pub(crate) fn entry(finish: TaskFinish, attempt: u32) -> CommitEntry {
     let record = finish.records[0].clone();
     // The change is not looked at by a ledger.
     let change = writer::Change::Restore(Kept(serde_json::Value::Null));
     CommitEntry { scope: record.scope, change, stamp: record.stamp, attempt, finish }
 }
 
-pub(super) fn commit(version: &str, entry: &CommitEntry, attempt: u32) -> Commit {
+pub(crate) fn commit(version: &str, entry: &CommitEntry, attempt: u32) -> Commit {
     let keys = entry.scope.partitions().into_iter().map(|key| (key, PartitionVersion::from(version)));
     Commit {
         version: version.into(),
@@ -121,24 +121,24 @@ pub(super) fn commit(version: &str, entry: &CommitEntry, attempt: u32) -> Commit
 }
 
 /// Finishes a run of one partition.
-pub(super) async fn finished(ledger: &dyn RunLedger, record: RunRecord) {
+pub(crate) async fn finished(ledger: &dyn RunLedger, record: RunRecord) {
     let entry = entry(finish(vec![record]), 1);
     ledger.finish(&commit("1", &entry, 1), &[entry]).await.unwrap();
 }
 
-pub(super) fn result() -> TaskResult {
+pub(crate) fn result() -> TaskResult {
     TaskResult::new(Base::new("0".into(), BTreeMap::new()), 0)
 }
 
-pub(super) fn mail(key: &str) -> Delivery {
+pub(crate) fn mail(key: &str) -> Delivery {
     Delivery { key: key.into(), channel: "mail".into(), payload: json!({ "to": "ada" }) }
 }
 
-pub(super) async fn submit(ledger: &dyn RunLedger, plan: &Plan) {
+pub(crate) async fn submit(ledger: &dyn RunLedger, plan: &Plan) {
     assert_eq!(ledger.submit(plan, &me(), at(0)).await.unwrap(), Submitted::New);
 }
 
-pub(super) async fn move_to(
+pub(crate) async fn move_to(
     ledger: &dyn RunLedger,
     id: &str,
     from: BackfillState,
@@ -150,31 +150,31 @@ pub(super) async fn move_to(
 }
 
 /// Lets a plan run since `at(2)`.
-pub(super) async fn run(ledger: &dyn RunLedger, plan: &Plan) {
+pub(crate) async fn run(ledger: &dyn RunLedger, plan: &Plan) {
     submit(ledger, plan).await;
     let id = plan.request.id.as_str();
     move_to(ledger, id, BackfillState::Planned, BackfillState::Approved, 1).await;
     move_to(ledger, id, BackfillState::Approved, BackfillState::Running, 2).await;
 }
 
-pub(super) fn can_run() -> Vec<(JobName, LogicVersion)> {
+pub(crate) fn can_run() -> Vec<(JobName, LogicVersion)> {
     vec![("other".into(), "v2".into()), (JOB.into(), "v2".into())]
 }
 
-pub(super) async fn claim(ledger: &dyn RunLedger, worker: &str, limit: u32, now: i64) -> Vec<Claim> {
+pub(crate) async fn claim(ledger: &dyn RunLedger, worker: &str, limit: u32, now: i64) -> Vec<Claim> {
     ledger.claim(&"fix".into(), &worker.into(), &can_run(), limit, TTL, at(now)).await.unwrap()
 }
 
-pub(super) async fn states(ledger: &dyn RunLedger) -> Vec<TaskState> {
+pub(crate) async fn states(ledger: &dyn RunLedger) -> Vec<TaskState> {
     ledger.tasks(&"fix".into()).await.unwrap().iter().map(|task| task.state).collect()
 }
 
 /// A ledger by the time that the test tells; one call more is another handle on the same database.
-pub(super) async fn open(database: &TestDatabase) -> PostgresLedger {
+pub(crate) async fn open(database: &TestDatabase) -> PostgresLedger {
     open_by_server(database).await.with_clock_of_callers()
 }
 
 /// A ledger by the clock of the server.
-pub(super) async fn open_by_server(database: &TestDatabase) -> PostgresLedger {
+pub(crate) async fn open_by_server(database: &TestDatabase) -> PostgresLedger {
     PostgresLedger::open(database.connect().await).await.unwrap()
 }

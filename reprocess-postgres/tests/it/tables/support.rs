@@ -31,26 +31,26 @@ use sqlx::PgConnection;
 use crate::server::TestDatabase;
 
 /// One row: day, country, id, amount, revision. No day or country is NULL.
-pub(super) type Row<'a> = (&'a str, &'a str, i64, i64, i64);
+pub(crate) type Row<'a> = (&'a str, &'a str, i64, i64, i64);
 
-pub(super) struct Fixture {
-    pub(super) table: PostgresTable,
-    pub(super) db: PostgresDatabase,
-    pub(super) database: TestDatabase,
+pub(crate) struct Fixture {
+    pub(crate) table: PostgresTable,
+    pub(crate) db: PostgresDatabase,
+    pub(crate) database: TestDatabase,
 }
 
-pub(super) fn by_day_and_country() -> Partitioning {
+pub(crate) fn by_day_and_country() -> Partitioning {
     Partitioning::unpartitioned()
         .with_time("day", Grain::Day, chrono_tz::UTC)
         .with_key("country", ValueKind::Text)
 }
 
-pub(super) async fn fixture() -> Fixture {
+pub(crate) async fn fixture() -> Fixture {
     fixture_of(by_day_and_country()).await
 }
 
 /// The table exists and is empty.
-pub(super) async fn fixture_of(partitioning: Partitioning) -> Fixture {
+pub(crate) async fn fixture_of(partitioning: Partitioning) -> Fixture {
     let database = TestDatabase::fresh().await;
     let db = open(&database).await;
     let table = table_of(&db, "sales", partitioning).await;
@@ -58,16 +58,16 @@ pub(super) async fn fixture_of(partitioning: Partitioning) -> Fixture {
     Fixture { table, db, database }
 }
 
-pub(super) async fn open(database: &TestDatabase) -> PostgresDatabase {
+pub(crate) async fn open(database: &TestDatabase) -> PostgresDatabase {
     // Small batches, so that every test crosses a border between two.
     PostgresConfig::new().with_batch_rows(2).connect(database.address()).await.unwrap()
 }
 
-pub(super) async fn table_of(db: &PostgresDatabase, name: &str, partitioning: Partitioning) -> PostgresTable {
+pub(crate) async fn table_of(db: &PostgresDatabase, name: &str, partitioning: Partitioning) -> PostgresTable {
     PostgresTable::open(db.clone(), TableSpec::new(name, partitioning)).await.unwrap()
 }
 
-pub(super) fn columns() -> SchemaRef {
+pub(crate) fn columns() -> SchemaRef {
     Arc::new(Schema::new(vec![
         Field::new("day", DataType::Date32, true),
         Field::new("country", DataType::Utf8, true),
@@ -77,7 +77,7 @@ pub(super) fn columns() -> SchemaRef {
     ]))
 }
 
-pub(super) fn batch(rows: &[Row<'_>]) -> RecordBatch {
+pub(crate) fn batch(rows: &[Row<'_>]) -> RecordBatch {
     let days = rows.iter().map(|row| row.0.parse().ok().map(Date32Type::from_naive_date));
     let arrays: Vec<ArrayRef> = vec![
         Arc::new(days.collect::<Date32Array>()),
@@ -89,35 +89,35 @@ pub(super) fn batch(rows: &[Row<'_>]) -> RecordBatch {
     RecordBatch::try_new(columns(), arrays).unwrap()
 }
 
-pub(super) fn of(batch: RecordBatch) -> Rows {
+pub(crate) fn of(batch: RecordBatch) -> Rows {
     Rows::Stream { schema: batch.schema(), stream: stream::iter([Ok(batch)]).boxed() }
 }
 
-pub(super) fn date(text: &str) -> NaiveDate {
+pub(crate) fn date(text: &str) -> NaiveDate {
     text.parse().unwrap()
 }
 
-pub(super) fn day(text: &str) -> PartitionKey {
+pub(crate) fn day(text: &str) -> PartitionKey {
     PartitionKey::of("day", date(text))
 }
 
-pub(super) fn scope(key: PartitionKey) -> Scope {
+pub(crate) fn scope(key: PartitionKey) -> Scope {
     Scope::key(key).unwrap()
 }
 
-pub(super) fn days(texts: &[&str]) -> Scope {
+pub(crate) fn days(texts: &[&str]) -> Scope {
     Scope::keys(texts.iter().map(|text| day(text))).unwrap()
 }
 
-pub(super) fn stamp(run: &str, scope: &Scope, op: Op) -> StampId {
+pub(crate) fn stamp(run: &str, scope: &Scope, op: Op) -> StampId {
     StampId { run: run.into(), job: "daily".into(), op, scope_digest: scope.digest(), generation: 1 }
 }
 
-pub(super) fn finish() -> TaskFinish {
+pub(crate) fn finish() -> TaskFinish {
     TaskFinish { records: vec![], task: None, deliver: false, stale: vec![], pinned_at: 0, reads: vec![] }
 }
 
-pub(super) fn request(run: &str, scope: &Scope, intent: Intent) -> StageRequest {
+pub(crate) fn request(run: &str, scope: &Scope, intent: Intent) -> StageRequest {
     let op = if matches!(intent, Intent::Merge(_)) { Op::Merge } else { Op::Replace };
     StageRequest {
         id: StagedId { stamp: stamp(run, scope, op), attempt: 1 },
@@ -130,7 +130,7 @@ pub(super) fn request(run: &str, scope: &Scope, intent: Intent) -> StageRequest 
     }
 }
 
-pub(super) fn apply(staged: &Staged) -> CommitEntry {
+pub(crate) fn apply(staged: &Staged) -> CommitEntry {
     CommitEntry {
         scope: staged.scope.clone(),
         change: Change::Apply(staged.clone()),
@@ -140,7 +140,7 @@ pub(super) fn apply(staged: &Staged) -> CommitEntry {
     }
 }
 
-pub(super) async fn commit(
+pub(crate) async fn commit(
     table: &PostgresTable,
     entries: &[CommitEntry],
     base: &Base,
@@ -149,7 +149,7 @@ pub(super) async fn commit(
     table.commit(CommitRequest { entries, base, since: base, fence: None, keep, ledger: None }).await
 }
 
-pub(super) fn committed(outcome: CommitOutcome) -> Commit {
+pub(crate) fn committed(outcome: CommitOutcome) -> Commit {
     match outcome {
         CommitOutcome::Committed(commit) => commit,
         other => panic!("not committed: {other:?}"),
@@ -157,12 +157,12 @@ pub(super) fn committed(outcome: CommitOutcome) -> Commit {
 }
 
 /// Merges by id.
-pub(super) fn by_id() -> MergeKeys {
+pub(crate) fn by_id() -> MergeKeys {
     MergeKeys { keys: vec!["id".into()], newer: None, delete_vanished: None }
 }
 
 impl Fixture {
-    pub(super) async fn stage(
+    pub(crate) async fn stage(
         &self,
         run: &str,
         scope: &Scope,
@@ -173,27 +173,27 @@ impl Fixture {
     }
 
     /// Stages and commits on the present base.
-    pub(super) async fn write(&self, run: &str, scope: &Scope, intent: Intent, rows: &[Row<'_>]) -> Commit {
+    pub(crate) async fn write(&self, run: &str, scope: &Scope, intent: Intent, rows: &[Row<'_>]) -> Commit {
         let base = self.table.head(scope).await.unwrap();
         let staged = self.stage(run, scope, intent, rows).await.unwrap();
         committed(commit(&self.table, &[apply(&staged)], &base, true).await.unwrap())
     }
 
-    pub(super) async fn replace(&self, run: &str, scope: &Scope, rows: &[Row<'_>]) -> Commit {
+    pub(crate) async fn replace(&self, run: &str, scope: &Scope, rows: &[Row<'_>]) -> Commit {
         self.write(run, scope, Intent::Replace, rows).await
     }
 
-    pub(super) async fn rows(&self) -> Vec<String> {
+    pub(crate) async fn rows(&self) -> Vec<String> {
         rows(&self.table).await
     }
 
-    pub(super) async fn version(&self, key: PartitionKey) -> PartitionVersion {
+    pub(crate) async fn version(&self, key: PartitionKey) -> PartitionVersion {
         let key_scope = if key.is_whole() { Scope::whole_table() } else { scope(key.clone()) };
         self.table.head(&key_scope).await.unwrap().partitions[&key].clone()
     }
 
     /// A connection that knows nothing of reprocess.
-    pub(super) async fn other(&self) -> PgConnection {
+    pub(crate) async fn other(&self) -> PgConnection {
         self.database.raw().await
     }
 
@@ -207,30 +207,30 @@ impl Fixture {
         }
     }
 
-    pub(super) async fn sql(&self, sql: &str) {
+    pub(crate) async fn sql(&self, sql: &str) {
         // The role may have the name of our schema, which would be looked into first.
         self.database.execute(&format!("SET search_path = public; {sql}")).await;
     }
 }
 
-pub(super) async fn pin(reader: &dyn SnapshotReader, slice: Slice) -> Result<Pin> {
+pub(crate) async fn pin(reader: &dyn SnapshotReader, slice: Slice) -> Result<Pin> {
     let version = reader.current().await?;
     let content = reader.slice_versions(&version, std::slice::from_ref(&slice)).await?.remove(0);
     Ok(Pin { table: reader.table().clone(), version, slice, content })
 }
 
-pub(super) async fn read(reader: &dyn SnapshotReader, pin: &Pin) -> Result<Vec<String>> {
+pub(crate) async fn read(reader: &dyn SnapshotReader, pin: &Pin) -> Result<Vec<String>> {
     let (_, stream) = reader.read(pin).await?;
     texts(stream).await
 }
 
 /// All rows as sorted text.
-pub(super) async fn rows(reader: &dyn SnapshotReader) -> Vec<String> {
+pub(crate) async fn rows(reader: &dyn SnapshotReader) -> Vec<String> {
     let pin = pin(reader, Slice::All).await.unwrap();
     read(reader, &pin).await.unwrap()
 }
 
-pub(super) async fn texts(stream: RowStream) -> Result<Vec<String>> {
+pub(crate) async fn texts(stream: RowStream) -> Result<Vec<String>> {
     let batches: Vec<RecordBatch> = stream.try_collect().await?;
     let mut texts = Vec::new();
     for batch in &batches {
@@ -249,7 +249,7 @@ pub(super) async fn texts(stream: RowStream) -> Result<Vec<String>> {
     Ok(texts)
 }
 
-pub(super) fn refused<T>(result: Result<T>, words: &[&str]) -> Error {
+pub(crate) fn refused<T>(result: Result<T>, words: &[&str]) -> Error {
     let Err(error) = result else { panic!("not refused") };
     for word in words {
         assert!(error.to_string().contains(word), "{error} does not say {word}");
@@ -257,6 +257,6 @@ pub(super) fn refused<T>(result: Result<T>, words: &[&str]) -> Error {
     error
 }
 
-pub(super) fn value(text: &str) -> Value {
+pub(crate) fn value(text: &str) -> Value {
     Value::from(text)
 }
