@@ -79,7 +79,7 @@ fn a_child_is_exclusive_where_its_bounds_are_those_of_the_key() {
     check(false, Grain::Month, UTC, &first, "at", "FOR VALUES IN ('2026-10-01')");
     check(false, Grain::Day, UTC, &first, "at", "FOR VALUES IN ('2026-10-01', '2026-10-02')");
     check(false, Grain::Day, UTC, &first, "at", "DEFAULT");
-    check(false, Grain::Day, UTC, &first.clone().and("country", "FR"), "at", "FOR VALUES IN ('2026-10-01')");
+    check(false, Grain::Day, UTC, &first.and("country", "FR"), "at", "FOR VALUES IN ('2026-10-01')");
     check(false, Grain::Day, UTC, &PartitionKey::whole(), "at", "FOR VALUES IN ('2026-10-01')");
     let french = PartitionKey::of("country", "FR");
     check(true, Grain::Day, UTC, &french, "country", "FOR VALUES IN ('FR')");
