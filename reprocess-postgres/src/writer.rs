@@ -81,9 +81,10 @@ use crate::sql::Sql;
 ///
 /// | promise | how, and its limit |
 /// |---|---|
-/// | a commit is atomic, and readers of every level see all of it or nothing | rows are deleted, changed and inserted, in one transaction; the table is never truncated or swapped |
+/// | a commit is atomic, and readers of every level see all of it or nothing | rows are deleted, changed and inserted, in one transaction; the table is never truncated. Partitions are swapped where [`with_swap`](Self::with_swap) asks for it, which says what readers see then |
 /// | a partition that moved since the base conflicts | a log of changes per key, looked at before and after the rows are written. What others insert and commit between the last look and the end of the commit stays beside it, and moves the version; [`with_locked_table`](Self::with_locked_table) excludes it |
 /// | writes of others are noticed | by triggers, for every statement; not where someone disables or drops them, or alters the table: then a commit answers that the columns changed |
+/// | partitions that others attach, detach, make or drop are noticed | at the next look at the table, by keys where their bounds say them; a reader of ours that is under way may see rows of one that is attached meanwhile. The role must own the table to take a new one on |
 /// | commits to different partitions run beside each other | until the last moment; those that may overlap wait for each other |
 /// | nothing beside the scope is touched | foreign keys that would take rows elsewhere along are refused; what triggers of the user do is theirs |
 /// | staged rows survive the process | not a crash of the server, which is noticed: they are staged again |
@@ -150,8 +151,8 @@ impl PostgresTable {
     /// What a swap costs: a transaction of REPEATABLE READ or SERIALIZABLE that began before the commit and looks at the
     /// partition after it sees the new rows, where without a swap it would see the old ones. It never sees none: the
     /// commit waits until those have ended that began before the rows were staged. For that it has to see
-    /// transactions of others, as members of `pg_read_all_stats` do. For a moment the commit keeps everyone from the table, and so
-    /// waits behind readers of any partition, 200 ms at a time, and others behind it; when
+    /// transactions of others, as members of `pg_read_all_stats` do. For a moment the commit keeps everyone from the table, and from
+    /// those that its foreign keys refer to, and so waits behind readers of any partition, 200 ms at a time, and others behind it; when
     /// [`swap_timeout_ms`](crate::PostgresConfig::swap_timeout_ms) has passed it deletes and inserts instead. Staged
     /// rows are logged and indexed, which takes longer than staging without it, and a staged set that is not committed
     /// was so for nothing.

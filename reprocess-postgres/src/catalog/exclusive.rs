@@ -141,6 +141,11 @@ struct Constraint {
 }
 
 impl Exclusive {
+    /// Whether another table in the place of this one is made in the same way.
+    pub(crate) fn is_like(&self, other: &Self) -> bool {
+        *self == Self { relation: self.relation, ..other.clone() }
+    }
+
     /// For statements.
     pub(crate) fn quoted(&self) -> String {
         super::children::quoted_name(&self.schema, &self.name)

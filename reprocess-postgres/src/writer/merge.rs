@@ -19,6 +19,8 @@ const WHAT: &str = "merge rows";
 /// have one key, which none of ours do, the merge leaves one.
 const UPDATED: &str = "f.fate = 'updated'";
 const DELETED: &str = "f.fate = 'deleted'";
+/// Whether the row `t` is the one that `f` names: places of rows are counted in each partition by itself.
+const SAME_ROW: &str = "(t.ctid = f.t AND t.tableoid = f.part)";
 
 /// Merges the rows of a staged table in one statement, so that all of it looks at one moment. Rows are matched within the
 /// scope only, since a commit touches nothing else.
@@ -128,7 +130,7 @@ impl Parts<'_> {
             with = with.then(self.kept(slot)?);
         }
         let gone = format!(
-            ", gone AS (DELETE FROM {name} AS t USING fates AS f WHERE t.ctid = f.t AND {DELETED} RETURNING 1)"
+            ", gone AS (DELETE FROM {name} AS t USING fates AS f WHERE {SAME_ROW} AND {DELETED} RETURNING 1)"
         );
         with = with.text(gone);
         if let Some(vanished) = self.vanished()? {
@@ -143,7 +145,7 @@ impl Parts<'_> {
             let set: Vec<_> = others.iter().map(|c| format!("{c} = s.{c}")).collect();
             with = with.text(format!(
                 ", changed AS (UPDATE {name} AS t SET {} FROM fates AS f JOIN {} AS s ON s.ctid = f.s
-                   WHERE t.ctid = f.t AND {UPDATED} RETURNING 1)",
+                   WHERE {SAME_ROW} AND {UPDATED} RETURNING 1)",
                 set.join(", "),
                 self.rows
             ));
@@ -164,7 +166,7 @@ impl Parts<'_> {
         let newer = takes_over(&self.managed.layout, self.merge, "s", "t")?;
         Ok(Sql::new(format!(
             "WITH matches AS MATERIALIZED (
-                 SELECT t.ctid AS t, s.ctid AS s, {newer} AS newer, ({}) AS differs FROM {} AS s
+                 SELECT t.ctid AS t, t.tableoid AS part, s.ctid AS s, {newer} AS newer, ({}) AS differs FROM {} AS s
                  JOIN {} AS t ON {} WHERE ",
             differs(&self.managed.layout, &self.merge.keys),
             self.rows,
@@ -174,19 +176,20 @@ impl Parts<'_> {
         .then(self.managed.rows().scope(self.step.scope)?)
         .text(
             "), fates AS MATERIALIZED (
-                 SELECT m.t, m.s, CASE
+                 SELECT m.t, m.part, m.s, CASE
                      WHEN NOT m.newer THEN 'stays'
                      WHEN NOT bool_and(m.newer) OVER same OR row_number() OVER same_in_order > 1 THEN 'deleted'
                      WHEN m.differs THEN 'updated' ELSE 'stays' END AS fate
                  FROM matches AS m
-                 WINDOW same AS (PARTITION BY m.s), same_in_order AS (PARTITION BY m.s ORDER BY m.t))",
+                 WINDOW same AS (PARTITION BY m.s), same_in_order AS (PARTITION BY m.s ORDER BY m.part, m.t))",
         ))
     }
 
     fn vanished(&self) -> Result<Option<Sql>> {
         let rows = self.managed.rows();
         let owned = owned(rows, rows.scope(self.step.scope)?, self.merge)?;
-        Ok(owned.map(|owned| owned.text(" AND NOT EXISTS (SELECT 1 FROM matches AS m WHERE m.t = t.ctid)")))
+        let unmatched = format!(" AND NOT EXISTS (SELECT 1 FROM matches AS f WHERE {SAME_ROW})");
+        Ok(owned.map(|owned| owned.text(unmatched)))
     }
 
     /// The staged rows, under a name, that match none.
@@ -201,7 +204,7 @@ impl Parts<'_> {
     fn kept(&self, slot: &Slot) -> Result<Sql> {
         let (layout, name) = (&self.managed.layout, self.managed.name.quoted());
         let changed = Sql::new(format!(
-            "EXISTS (SELECT 1 FROM fates AS f WHERE f.t = t.ctid AND ({UPDATED} OR {DELETED}))"
+            "EXISTS (SELECT 1 FROM fates AS f WHERE {SAME_ROW} AND ({UPDATED} OR {DELETED}))"
         ));
         let going = Sql::any([Some(changed), self.vanished()?].into_iter().flatten().collect());
         // With the others of their keys, in a table where keys repeat: a restore takes away every row of a kept key.

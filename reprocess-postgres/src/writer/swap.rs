@@ -169,11 +169,13 @@ pub(super) async fn tidy(table: &PostgresTable) -> Result<()> {
         .await?;
     tx.rollback().await?;
     for (name, rows) in keys {
-        match drop_foreign_key(table, &schema.text(&format!("reprocess.{rows}")), &name).await {
-            Err(e) if is_crowded(&e) => {
-                tracing::debug!(error = %e, rows, "a foreign key of kept rows stays for now");
+        let rows = schema.text(&format!("reprocess.{rows}"));
+        let dropped = drop_foreign_key(table, &rows, &name).await;
+        if let Err(e) = dropped {
+            if !is_crowded(&e) {
+                return Err(e);
             }
-            dropped => dropped?,
+            tracing::debug!(error = %e, rows, "a foreign key of kept rows stays for now");
         }
     }
     Ok(())

@@ -85,11 +85,12 @@ impl Swap {
             return Ok(Exchange::OtherChildren);
         }
         let mut swapped = Swapped::default();
-        for pair in pairs {
+        for mut pair in pairs {
             let lock = format!("LOCK TABLE {} IN ACCESS EXCLUSIVE MODE", pair.place.quoted());
             Statement::new(lock).execute(connection, WHAT).await?;
             match managed.exclusive(connection, &pair.key).await? {
-                Ok(now) if now == pair.place => {}
+                // Another swap may have been there in between.
+                Ok(now) if now.is_like(&pair.place) => pair.place = now,
                 Ok(_) => {
                     let name = &pair.place.name;
                     return Ok(Exchange::No(format!(

@@ -126,6 +126,13 @@ async fn a_shadow_is_read_and_published_and_several_partitions_at_once() {
     assert_eq!(f.rows().await, shown);
     let again = commit(&f.table, &entries, &base, true).await.unwrap();
     assert!(matches!(again, CommitOutcome::AlreadyCommitted(_)), "{again:?}");
+    // One that was staged before another swap is swapped on the base after it.
+    let early = f.stage("r3", &one_day, Intent::Replace, &[(ONE, "FR", 1, 6, 0)]).await.unwrap();
+    f.replace("r4", &one_day, &[(ONE, "FR", 1, 5, 0)]).await;
+    let (base, before) = (f.table.head(&one_day).await.unwrap(), oid(&f, "sales_1").await);
+    committed(commit(&f.table, &[apply(&early)], &base, true).await.unwrap());
+    assert_ne!(oid(&f, "sales_1").await, before);
+    assert_eq!(f.rows().await[0], "2026-10-01/FR/1/6/0");
     committed(restore(&f, "back", &both, &published.kept.unwrap()).await);
     assert_eq!(f.rows().await, ["2026-10-01/DE/2/2/0", "2026-10-01/FR/1/1/0", "2026-10-02/FR/3/3/0"]);
 }

@@ -49,6 +49,37 @@ async fn rows_are_replaced_merged_read_and_restored_as_in_a_plain_table() {
 }
 
 #[tokio::test]
+async fn rows_in_the_same_place_of_two_partitions_are_told_apart_by_a_merge() {
+    let f = partitioned_by(
+        "RANGE (day); ALTER TABLE sales ALTER day SET NOT NULL, ALTER id SET NOT NULL, ADD UNIQUE (day, id);
+         CREATE TABLE sales_1 PARTITION OF sales FOR VALUES FROM ('2026-10-01') TO ('2026-10-02');
+         CREATE TABLE sales_2 PARTITION OF sales FOR VALUES FROM ('2026-10-02') TO ('2026-10-03')",
+    )
+    .await;
+    let both = days(&[ONE, TWO]);
+    f.replace("r1", &both, &[(ONE, "FR", 1, 1, 0), (TWO, "FR", 1, 2, 0)]).await;
+    let keys =
+        || reprocess_core::ports::writer::MergeKeys { keys: vec!["day".into(), "id".into()], ..by_id() };
+    let merged = f.write("r2", &both, Intent::Merge(keys()), &[(ONE, "FR", 1, 5, 0)]).await;
+    assert_eq!(f.rows().await, ["2026-10-01/FR/1/5/0", "2026-10-02/FR/1/2/0"]);
+    // The other way round, and of both only what the owner wrote and no longer has.
+    let owner = Some([("country".to_owned(), value("FR"))].into());
+    let keys = reprocess_core::ports::writer::MergeKeys { delete_vanished: owner, ..keys() };
+    f.write("r3", &both, Intent::Merge(keys), &[(TWO, "FR", 1, 7, 0)]).await;
+    assert_eq!(f.rows().await, ["2026-10-02/FR/1/7/0"]);
+    let back = CommitEntry {
+        scope: both.clone(),
+        change: Change::Restore(merged.kept.unwrap()),
+        stamp: stamp("back", &both, Op::Restore),
+        attempt: 1,
+        finish: finish(),
+    };
+    let base = f.table.head(&both).await.unwrap();
+    committed(commit(&f.table, &[back], &base, true).await.unwrap());
+    assert_eq!(f.rows().await, ["2026-10-01/FR/1/1/0", "2026-10-02/FR/1/7/0"]);
+}
+
+#[tokio::test]
 async fn a_query_reads_partitioned_inputs_with_a_new_handle() {
     let f = partitioned().await;
     f.replace("r1", &days(&[ONE]), &[(ONE, "FR", 1, 1, 0)]).await;
