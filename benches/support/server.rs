@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::process::Command;
 
-use sqlx::postgres::PgPoolOptions;
+use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use sqlx::{AssertSqlSafe, PgPool};
 
 use super::cached;
@@ -37,7 +37,10 @@ impl Server {
     }
 
     pub(crate) async fn pool(&self) -> PgPool {
-        PgPoolOptions::new().max_connections(4).connect(&self.address).await.unwrap()
+        let options: PgConnectOptions = self.address.parse().unwrap();
+        // The role may have the name of the library's schema, into which its tables would go.
+        let options = options.options([("search_path", "public"), ("maintenance_work_mem", "256MB")]);
+        PgPoolOptions::new().max_connections(4).connect_with(options).await.unwrap()
     }
 }
 

@@ -2,6 +2,7 @@
 
 mod apply;
 mod commit;
+mod difference;
 mod forget;
 mod guard;
 mod keep;

@@ -183,19 +183,22 @@ impl<'a> Staging<'a> {
         &self.rows
     }
 
-    /// Adds the rows of a body of COPY in one transaction.
-    pub(crate) async fn copy(&self, body: &[u8], rows: u64) -> Result<()> {
-        let mut tx = self.table.database().begin().await?;
+    /// Adds the rows of a body of COPY in one transaction, beside what the caller does meanwhile.
+    pub(crate) fn copy(&self, body: Vec<u8>, rows: u64) -> impl Future<Output = Result<()>> + Send + use<> {
         let copy = format!("COPY {} ({}) FROM STDIN (FORMAT binary)", self.rows, self.layout.list(""));
-        let mut copying = tx.copy_in_raw(&copy).await.doing(WHAT)?;
-        for message in body.chunks(MESSAGE_BYTES) {
-            copying.send(message).await.doing(WHAT)?;
+        let database = self.table.database().clone();
+        async move {
+            let mut tx = database.begin().await?;
+            let mut copying = tx.copy_in_raw(&copy).await.doing(WHAT)?;
+            for message in body.chunks(MESSAGE_BYTES) {
+                copying.send(message).await.doing(WHAT)?;
+            }
+            let arrived = copying.finish().await.doing(WHAT)?;
+            if arrived != rows {
+                return Err(Error::internal(format!("{arrived} of {rows} rows were copied")));
+            }
+            tx.commit().await
         }
-        let arrived = copying.finish().await.doing(WHAT)?;
-        if arrived != rows {
-            return Err(Error::internal(format!("{arrived} of {rows} rows were copied")));
-        }
-        tx.commit().await
     }
 
     /// Gives every column its type. Refuses texts that PostgreSQL would store as others.

@@ -7,6 +7,7 @@ use reprocess_core::ports::writer::{Change, CommitEntry, Intent, Staged};
 use reprocess_core::{Error, ErrorKind, Result};
 use sqlx::PgConnection;
 
+use super::difference::Difference;
 use super::keep::{self, KeptEntry};
 use super::{PostgresTable, merge};
 use crate::catalog::{Managed, WRITING};
@@ -14,10 +15,7 @@ use crate::layout::{Layout, quoted};
 use crate::shadow;
 use crate::sql::{Sql, Statement};
 
-const WHAT: &str = "write the rows of a commit";
-
-/// Where less than so many hundredths of the rows differ, only those are written.
-const FEW_PERCENT: i64 = 30;
+pub(super) const WHAT: &str = "write the rows of a commit";
 
 /// A table after the entries of a commit.
 #[derive(Debug)]
@@ -138,10 +136,12 @@ async fn apply_staged(
         keep::copy(connection, &managed.layout, &slot, from).await?;
     }
     let rows = found.row_count;
-    let difference =
-        if same { Difference::of(connection, managed, &region, &found.rows).await? } else { None };
-    match difference.filter(|difference| difference.is_small(rows)) {
-        Some(difference) => difference.write(connection, managed, &region, &found.rows).await?,
+    let difference = match same {
+        true => Difference::of(connection, managed, &region, &found.rows, rows).await?,
+        false => None,
+    };
+    match difference {
+        Some(difference) => difference.write(connection).await?,
         None => {
             delete(connection, managed, region.clone()).await?;
             if !same {
@@ -154,7 +154,7 @@ async fn apply_staged(
     Ok(true)
 }
 
-async fn delete(connection: &mut PgConnection, managed: &Managed, region: Sql) -> Result<()> {
+pub(super) async fn delete(connection: &mut PgConnection, managed: &Managed, region: Sql) -> Result<()> {
     Sql::new(format!("DELETE FROM {} AS t WHERE ", managed.name.quoted()))
         .then(region)
         .statement()
@@ -193,88 +193,6 @@ async fn verify(
     Err(Error::new(ErrorKind::Storage, format!("{there} rows are there after the commit of {rows}"))
         .with_context("staged", id)
         .with_advice("look for triggers and rules of the table that keep rows out or add some"))
-}
-
-/// What tells the rows of a region from staged ones, where both have a key.
-struct Difference {
-    key: Vec<String>,
-    changed: i64,
-}
-
-impl Difference {
-    async fn of(
-        connection: &mut PgConnection,
-        managed: &Managed,
-        region: &Sql,
-        rows: &str,
-    ) -> Result<Option<Self>> {
-        let key = managed.keys(connection).await?.into_iter().next();
-        let counted = |key: &[String]| {
-            let mut others = managed.layout.columns().filter(|(field, _)| !key.contains(field.name()));
-            others.any(|(_, store)| store.always_counted)
-        };
-        let Some(key) = key.filter(|key| !counted(key)) else { return Ok(None) };
-        let equal = equal(&key, "t", "s");
-        let first = key.first().map(|column| quoted(column)).unwrap_or_default();
-        let statement = Sql::new(format!(
-            "SELECT count(*) FROM (SELECT * FROM {} AS t WHERE ",
-            managed.name.quoted()
-        ))
-        .then(region.clone())
-        .text(format!(
-            ") AS t FULL JOIN {rows} AS s ON {equal} WHERE t.{first} IS NULL OR s.{first} IS NULL OR {}",
-            differs(&managed.layout, &key)
-        ));
-        let (changed,): (i64,) = statement.statement().one(connection, "compare staged rows").await?;
-        Ok(Some(Self { key, changed }))
-    }
-
-    fn is_small(&self, rows: i64) -> bool {
-        self.changed.saturating_mul(100) < rows.saturating_mul(FEW_PERCENT)
-    }
-
-    async fn write(
-        &self,
-        connection: &mut PgConnection,
-        managed: &Managed,
-        region: &Sql,
-        rows: &str,
-    ) -> Result<()> {
-        if self.changed == 0 {
-            return Ok(());
-        }
-        let equal = equal(&self.key, "t", "s");
-        let vanished = format!(" AND NOT EXISTS (SELECT 1 FROM {rows} AS s WHERE {equal})");
-        delete(connection, managed, region.clone().text(vanished)).await?;
-        let others: Vec<_> = managed.layout.names().filter(|c| !self.key.iter().any(|k| k == c)).collect();
-        if !others.is_empty() {
-            let set: Vec<_> = others.iter().map(|c| format!("{0} = s.{0}", quoted(c))).collect();
-            Sql::new(format!(
-                "UPDATE {} AS t SET {} FROM {rows} AS s WHERE {equal} AND ({}) AND ",
-                managed.name.quoted(),
-                set.join(", "),
-                differs(&managed.layout, &self.key)
-            ))
-            .then(region.clone())
-            .statement()
-            .execute(connection, WHAT)
-            .await?;
-        }
-        Sql::new(format!(
-            "INSERT INTO {} ({}) OVERRIDING SYSTEM VALUE SELECT {} FROM {rows} AS s
-             WHERE NOT EXISTS (SELECT 1 FROM {} AS t WHERE {equal} AND ",
-            managed.name.quoted(),
-            managed.layout.list(""),
-            managed.layout.list("s."),
-            managed.name.quoted()
-        ))
-        .then(region.clone())
-        .text(")")
-        .statement()
-        .execute(connection, WHAT)
-        .await?;
-        Ok(())
-    }
 }
 
 /// Condition under which two rows have the same key.

@@ -69,6 +69,16 @@ pub(super) async fn check_keys(
     };
     let texts = keys.iter().map(text).collect::<Result<Vec<_>>>()?;
     let null: Vec<_> = columns.iter().map(|column| format!("{column} IS NULL")).collect();
+    // Mostly all is well, which is found out sooner than what is not.
+    let (any,): (bool,) = Statement::new(format!(
+        "SELECT EXISTS (SELECT 1 FROM {rows} GROUP BY {list} HAVING count(*) > 1 OR {})",
+        null.join(" OR ")
+    ))
+    .one(connection, WHAT)
+    .await?;
+    if !any {
+        return Ok(());
+    }
     let grouped = format!("SELECT ARRAY[{}] AS key, count(*) AS rows FROM {rows}", texts.join(", "));
 
     let nulls = format!("{grouped} WHERE {} GROUP BY {list}", null.join(" OR "));

@@ -12,6 +12,7 @@ use reprocess_core::domain::rows::partition_runs;
 use reprocess_core::ports::reader::RowStream;
 use reprocess_core::ports::writer::{Intent, Rows, StageRequest, Staged};
 use reprocess_core::{Error, ErrorKind, Result};
+use tokio::task::JoinSet;
 
 use super::{PostgresTable, guard, query, swap};
 use crate::catalog::{Exclusive, Managed, to_json};
@@ -124,17 +125,19 @@ async fn write(
     let partitioning = &table.spec().partitioning;
     let mut seen = Seen::new(partitioning, request, layout)?;
     let mut chunk = Encoder::new();
+    let mut copying = Copying { staging, under_way: JoinSet::new() };
     while let Some(batch) = stream.next().await {
         let batch = aligned(layout, &batch?)?;
         seen.push(&batch)?;
         for from in (0..batch.num_rows()).step_by(SLICE_ROWS) {
             chunk.push(layout, &batch.slice(from, SLICE_ROWS.min(batch.num_rows() - from)))?;
             if chunk.len() >= CHUNK_BYTES {
-                send(staging, std::mem::replace(&mut chunk, Encoder::new())).await?;
+                copying.add(std::mem::replace(&mut chunk, Encoder::new())).await?;
             }
         }
     }
-    send(staging, chunk).await?;
+    copying.add(chunk).await?;
+    copying.end().await?;
     staging.typed().await?;
     if seen.rows >= ANALYZED_ROWS {
         staging.analyze().await?;
@@ -166,12 +169,28 @@ async fn write(
     Ok((staged, rows))
 }
 
-async fn send(staging: &Staging<'_>, chunk: Encoder) -> Result<()> {
-    if chunk.rows() == 0 {
-        return Ok(());
+/// Sends one chunk while the next is made ready. Where it is dropped, what is under way is stopped.
+struct Copying<'a> {
+    staging: &'a Staging<'a>,
+    under_way: JoinSet<Result<()>>,
+}
+
+impl Copying<'_> {
+    async fn add(&mut self, chunk: Encoder) -> Result<()> {
+        self.end().await?;
+        if chunk.rows() > 0 {
+            let (body, rows) = chunk.finish();
+            self.under_way.spawn(self.staging.copy(body, rows));
+        }
+        Ok(())
     }
-    let (body, rows) = chunk.finish();
-    staging.copy(&body, rows).await
+
+    async fn end(&mut self) -> Result<()> {
+        while let Some(copied) = self.under_way.join_next().await {
+            copied.map_err(|e| Error::internal("rows were not copied to their end").with_source(e))??;
+        }
+        Ok(())
+    }
 }
 
 /// What is stored may be another text than what came.
