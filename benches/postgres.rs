@@ -1,6 +1,6 @@
 //! Writing to tables of ten and of five million rows in PostgreSQL: `cargo bench --features postgres --bench postgres`.
 //!
-//! It starts a server of its own, unless `BENCH_POSTGRES` is the address of one. `FACT_DAYS` makes the tables smaller; a
+//! With `replace`, `swap` or `merge` behind `--` only that. It starts a server of its own, unless `BENCH_POSTGRES` is the address of one. `FACT_DAYS` makes the tables smaller; a
 //! day has 100,000 rows. What is compared runs by turns, each after a checkpoint, so that what else the machine does
 //! meets all; medians of the ratios are told, with the bytes that the server wrote to its log.
 #![allow(
@@ -22,7 +22,7 @@ use reprocess::domain::scope::Scope;
 use reprocess::ports::writer::{Intent, MergeKeys};
 use reprocess::postgres::{PostgresDatabase, PostgresTable};
 use sqlx::PgPool;
-use support::facts::{DAY_STEP, Order, batches, filled, schema};
+use support::facts::{DAY_STEP, Order, batches, filled, partitioned, schema};
 use support::rows::date;
 use support::server::{Server, run, wal};
 use support::through::Through;
@@ -42,9 +42,18 @@ fn main() {
     let runtime = Runtime::new().unwrap();
     runtime.block_on(async {
         let pool = server.pool().await;
-        replaces(&server, &pool, days, turns).await;
+        let only = std::env::args().skip(1).find(|argument| !argument.starts_with('-'));
+        let asked = |part: &str| only.as_ref().is_none_or(|only| part == only);
+        if asked("replace") {
+            replaces(&server, &pool, days, turns).await;
+        }
+        if asked("swap") {
+            swaps(&server, &pool, days, turns).await;
+        }
         for keys in [Keys::Late, Keys::Random] {
-            merges(&server, &pool, days / 2, turns, keys).await;
+            if asked("merge") {
+                merges(&server, &pool, days / 2, turns, keys).await;
+            }
         }
     });
 }
@@ -119,7 +128,7 @@ async fn replaces(server: &Server, pool: &PgPool, days: u32, turns: i64) {
     for name in ["plain", "ours"] {
         run(pool, filled(name, "day, id", days, ROWS)).await;
     }
-    let mut ours = table(server, pool, "ours", daily()).await;
+    let ours = table(server, pool, "ours", daily()).await;
     let scope = scope([DAY]);
     let mut measured = Measured::default();
     let mut salt = 0;
@@ -140,6 +149,35 @@ async fn replaces(server: &Server, pool: &PgPool, days: u32, turns: i64) {
     }
     measured.tell(&format!("replace {ROWS} of {} rows, against DELETE and COPY by hand", days * ROWS));
     run(pool, "DROP TABLE plain, ours".to_owned()).await;
+}
+
+/// One partition of a table that others have partitioned, put in the place of the old one.
+async fn swaps(server: &Server, pool: &PgPool, days: u32, turns: i64) {
+    run(pool, partitioned("ours", days, ROWS)).await;
+    let ours = table(server, pool, "ours", daily()).await;
+    let ours = Through::new(ours.table.with_swap());
+    let scope = scope([DAY]);
+    let mut measured = Measured::default();
+    for salt in 1..=turns {
+        measured.add(pool, "load, then index", by_hand::load(pool, "loaded", batches(day(100, salt)))).await;
+        run(pool, "DROP TABLE loaded".to_owned()).await;
+        for keep in [false, true] {
+            let name = if keep { "swap, kept" } else { "swap" };
+            let rows = batches(day(100, salt));
+            measured
+                .add(pool, name, async {
+                    ours.write(&scope, Intent::Replace, schema(), rows, keep).await;
+                })
+                .await;
+        }
+    }
+    measured.tell(&format!("swap a partition of {ROWS} rows, against what loading and indexing takes"));
+    let swapped: i64 = sqlx::query_scalar("SELECT count(*) FROM pg_tables WHERE tablename LIKE 'kept_%'")
+        .fetch_one(pool)
+        .await
+        .unwrap();
+    assert!(swapped >= turns, "{swapped} partitions were swapped and kept");
+    run(pool, "DROP TABLE ours".to_owned()).await;
 }
 
 /// Where the keys of a merge lie.
@@ -175,7 +213,7 @@ async fn merges(server: &Server, pool: &PgPool, days: u32, turns: i64, keys: Key
     for name in ["plain", "merged", "ours"] {
         run(pool, filled(name, "id", days, ROWS)).await;
     }
-    let mut ours = table(server, pool, "ours", daily()).await;
+    let ours = table(server, pool, "ours", daily()).await;
     let merge = MergeKeys { keys: vec!["id".into()], newer: None, delete_vanished: None };
     let scope = match keys {
         Keys::Late => scope([DAY / 2, DAY / 2 + 1, DAY / 2 + 2]),

@@ -19,6 +19,21 @@ pub(crate) async fn replace(pool: &PgPool, table: &str, day: u32, rows: impl Ite
     tx.commit().await.unwrap();
 }
 
+/// A new table, and then its key and its index: what rows that are to be indexed take at least.
+pub(crate) async fn load(pool: &PgPool, table: &str, rows: impl Iterator<Item = RecordBatch>) {
+    let mut tx = pool.begin().await.unwrap();
+    let create = format!("CREATE TABLE {table} (LIKE ours INCLUDING DEFAULTS)");
+    sqlx::query(AssertSqlSafe(create)).execute(&mut *tx).await.unwrap();
+    copy(&mut tx, table, rows).await;
+    for index in [
+        format!("ALTER TABLE {table} ADD PRIMARY KEY (day, id)"),
+        format!("CREATE INDEX ON {table} (customer)"),
+    ] {
+        sqlx::query(AssertSqlSafe(index)).execute(&mut *tx).await.unwrap();
+    }
+    tx.commit().await.unwrap();
+}
+
 /// A staging table, and one statement from there in the same transaction.
 pub(crate) async fn merge(pool: &PgPool, statement: &str, rows: impl Iterator<Item = RecordBatch>) {
     let mut tx = pool.begin().await.unwrap();

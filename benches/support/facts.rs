@@ -98,6 +98,26 @@ pub(crate) fn schema() -> SchemaRef {
     ]))
 }
 
+/// The same in partitions by day.
+pub(crate) fn partitioned(name: &str, days: u32, orders: u32) -> String {
+    let plain = filled("rows_of_days", "day, id", days, orders);
+    let children: Vec<_> = (0..days)
+        .map(|day| {
+            let (from, to) = (date(day), date(day + 1));
+            format!("CREATE TABLE {name}_{day} PARTITION OF {name} FOR VALUES FROM ('{from}') TO ('{to}')")
+        })
+        .collect();
+    format!(
+        "{plain};
+         CREATE TABLE {name} (LIKE rows_of_days, PRIMARY KEY (day, id)) PARTITION BY RANGE (day);
+         CREATE INDEX ON {name} (customer);
+         {};
+         INSERT INTO {name} SELECT * FROM rows_of_days;
+         DROP TABLE rows_of_days",
+        children.join(";")
+    )
+}
+
 /// Statements that make a table of so many days of so many orders, none changed, with its key and its index.
 pub(crate) fn filled(name: &str, key: &str, days: u32, orders: u32) -> String {
     format!(

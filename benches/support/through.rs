@@ -1,6 +1,7 @@
 //! Writing through the port of a backend, as the engine does.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use futures::{StreamExt, stream};
 use reprocess::arrow::array::RecordBatch;
@@ -15,21 +16,23 @@ use reprocess::ports::writer::{
     Staged, StagedId, StampId, Visibility,
 };
 
+/// How many runs there were in this process.
+static RUNS: AtomicU64 = AtomicU64::new(0);
+
 /// Each write is a run of its own.
 #[derive(Debug)]
 pub(crate) struct Through<W> {
     pub(crate) table: W,
-    runs: u64,
 }
 
 impl<W: PartitionWriter> Through<W> {
     pub(crate) fn new(table: W) -> Self {
-        Self { table, runs: u64::from(std::process::id()) << 32 }
+        Self { table }
     }
 
     /// Stages, with the profile, and commits.
     pub(crate) async fn write(
-        &mut self,
+        &self,
         scope: &Scope,
         intent: Intent,
         schema: SchemaRef,
@@ -42,21 +45,16 @@ impl<W: PartitionWriter> Through<W> {
     }
 
     pub(crate) async fn stage(
-        &mut self,
+        &self,
         scope: &Scope,
         intent: Intent,
         schema: SchemaRef,
         rows: impl Iterator<Item = RecordBatch> + Send + 'static,
     ) -> Staged {
-        self.runs += 1;
+        let run = format!("run.{}.{}", std::process::id(), RUNS.fetch_add(1, Ordering::Relaxed));
         let op = if matches!(intent, Intent::Merge(_)) { Op::Merge } else { Op::Replace };
-        let stamp = StampId {
-            run: format!("run.{}", self.runs).into(),
-            job: "bench".into(),
-            op,
-            scope_digest: scope.digest(),
-            generation: 1,
-        };
+        let stamp =
+            StampId { run: run.into(), job: "bench".into(), op, scope_digest: scope.digest(), generation: 1 };
         let request = StageRequest {
             id: StagedId { stamp, attempt: 1 },
             scope: scope.clone(),

@@ -18,9 +18,16 @@ const OLDEST_SERVER: i32 = 150_000;
 /// connection, and its statement should not go on for nobody.
 const LOOK_FOR_CLIENT: &str = "SET LOCAL client_connection_check_interval = '2s'";
 
+/// To compile the statements of a commit takes longer than to run them.
+const NOT_COMPILED: &str = "SET LOCAL jit = off";
+
 /// What was answered must survive a crash: a claim that is given twice under one number is none.
 const DURABLE: &str =
     "SELECT set_config('synchronous_commit', 'on', true) WHERE current_setting('synchronous_commit') = 'off'";
+
+/// So that the rows of a partition are compared in memory.
+const ROOM: &str =
+    "SELECT set_config('work_mem', '64MB', true) WHERE pg_size_bytes(current_setting('work_mem')) < 67108864";
 
 pub(super) async fn database(config: PostgresConfig, options: PgConnectOptions) -> Result<PostgresDatabase> {
     let schema = Schema::new(&config.schema)?;
@@ -37,7 +44,9 @@ pub(super) async fn database(config: PostgresConfig, options: PgConnectOptions) 
     let begin_read = format!("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; {settings}");
     // The levels are said, since the defaults of server, database or role may be others.
     let inner = Inner {
-        begin: format!("BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; {settings}; {DURABLE}"),
+        begin: format!(
+            "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; {settings}; {NOT_COMPILED}; {DURABLE}; {ROOM}"
+        ),
         begin_read,
         settings,
         config,

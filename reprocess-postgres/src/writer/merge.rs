@@ -161,28 +161,44 @@ impl Parts<'_> {
         )))
     }
 
-    /// Which staged row has the key of which row of the table, and what becomes of the latter.
+    /// Which staged row has the key of which row of the table, or of none, and what becomes of the latter. Each is looked
+    /// up by itself: the table may be much larger than what is merged, and the server would rather read all of it.
     fn fates(&self) -> Result<Sql> {
         let newer = takes_over(&self.managed.layout, self.merge, "s", "t")?;
-        Ok(Sql::new(format!(
+        let matches = Sql::new(format!(
             "WITH matches AS MATERIALIZED (
-                 SELECT t.ctid AS t, t.tableoid AS part, s.ctid AS s, {newer} AS newer, ({}) AS differs FROM {} AS s
-                 JOIN {} AS t ON {} WHERE ",
-            differs(&self.managed.layout, &self.merge.keys),
+                 SELECT t.at AS t, t.part, s.ctid AS s, t.newer, t.differs FROM {} AS s LEFT JOIN LATERAL (
+                     SELECT t.ctid AS at, t.tableoid AS part, {newer} AS newer, ({}) AS differs
+                     FROM {} AS t WHERE {} AND ",
             self.rows,
+            differs(&self.managed.layout, &self.merge.keys),
             self.managed.name.quoted(),
             in_place_of(self.merge, "s", "t")
         ))
         .then(self.managed.rows().scope(self.step.scope)?)
-        .text(
-            "), fates AS MATERIALIZED (
-                 SELECT m.t, m.part, m.s, CASE
-                     WHEN NOT m.newer THEN 'stays'
-                     WHEN NOT bool_and(m.newer) OVER same OR row_number() OVER same_in_order > 1 THEN 'deleted'
-                     WHEN m.differs THEN 'updated' ELSE 'stays' END AS fate
-                 FROM matches AS m
-                 WINDOW same AS (PARTITION BY m.s), same_in_order AS (PARTITION BY m.s ORDER BY m.part, m.t))",
-        ))
+        .text(" OFFSET 0) AS t ON true");
+        // A key of others is unique.
+        Ok(if self.managed.adopted {
+            let left_alone = match self.merge.delete_vanished {
+                Some(_) => "",
+                None => " WHERE t.at IS NULL OR (t.newer AND t.differs)",
+            };
+            matches.text(left_alone).text(
+                "), fates AS MATERIALIZED (
+                     SELECT m.t, m.part, m.s, CASE WHEN m.newer AND m.differs THEN 'updated' ELSE 'stays' END AS fate
+                     FROM matches AS m WHERE m.t IS NOT NULL)",
+            )
+        } else {
+            matches.text(
+                "), fates AS MATERIALIZED (
+                     SELECT m.t, m.part, m.s, CASE
+                         WHEN NOT m.newer THEN 'stays'
+                         WHEN NOT bool_and(m.newer) OVER same OR row_number() OVER same_in_order > 1 THEN 'deleted'
+                         WHEN m.differs THEN 'updated' ELSE 'stays' END AS fate
+                     FROM matches AS m WHERE m.t IS NOT NULL
+                     WINDOW same AS (PARTITION BY m.s), same_in_order AS (PARTITION BY m.s ORDER BY m.part, m.t))",
+            )
+        })
     }
 
     fn vanished(&self) -> Result<Option<Sql>> {
@@ -194,33 +210,35 @@ impl Parts<'_> {
 
     /// The staged rows, under a name, that match none.
     fn unmatched(&self, name: &str) -> String {
-        format!(
-            "{} AS {name} WHERE NOT EXISTS (SELECT 1 FROM matches AS m WHERE m.s = {name}.ctid)",
-            self.rows
-        )
+        format!("{} AS {name} JOIN matches AS m ON m.s = {name}.ctid WHERE m.t IS NULL", self.rows)
     }
 
     /// Keeps the rows that go as they are, and those that come so that a restore knows them.
     fn kept(&self, slot: &Slot) -> Result<Sql> {
         let (layout, name) = (&self.managed.layout, self.managed.name.quoted());
-        let changed = Sql::new(format!(
-            "EXISTS (SELECT 1 FROM fates AS f WHERE {SAME_ROW} AND ({UPDATED} OR {DELETED}))"
+        let mut going = Sql::new(format!(
+            ", going AS MATERIALIZED (SELECT t.* FROM fates AS f JOIN {name} AS t ON {SAME_ROW}
+                 WHERE ({UPDATED} OR {DELETED})"
         ));
-        let going = Sql::any([Some(changed), self.vanished()?].into_iter().flatten().collect());
-        // With the others of their keys, in a table where keys repeat: a restore takes away every row of a kept key.
-        let others = Sql::new(format!(
-            "EXISTS (SELECT 1 FROM going AS g WHERE {})",
-            equal(&self.merge.keys, "g", "t")
-        ));
-        Ok(Sql::new(format!(", going AS MATERIALIZED (SELECT t.* FROM {name} AS t WHERE "))
+        if let Some(vanished) = self.vanished()? {
+            going = going.text(format!(" UNION ALL SELECT t.* FROM {name} AS t WHERE ")).then(vanished);
+        }
+        // With the others of their keys, where keys repeat: a restore takes away every row of a kept key.
+        let kept = if self.managed.adopted {
+            Sql::new("going AS t")
+        } else {
+            let keys: Vec<_> = self.merge.keys.iter().map(|key| quoted(key)).collect();
+            Sql::new(format!(
+                "(SELECT DISTINCT {} FROM going) AS g JOIN LATERAL (SELECT * FROM {name} AS t WHERE {} AND ",
+                keys.join(", "),
+                equal(&self.merge.keys, "g", "t")
+            ))
             .then(self.managed.rows().scope(self.step.scope)?)
-            .text(" AND ")
-            .then(going)
+            .text(" OFFSET 0) AS t ON true")
+        };
+        Ok(going
             .text("), kept AS (")
-            .then(slot.insert(layout, false, self.managed.from().text(" AS t WHERE ")))
-            .then(self.managed.rows().scope(self.step.scope)?)
-            .text(" AND ")
-            .then(others)
+            .then(slot.insert(layout, false, kept))
             .text(" RETURNING 1), kept_new AS (")
             .then(slot.insert(layout, true, Sql::new(self.unmatched("t"))))
             .text(" RETURNING 1)"))

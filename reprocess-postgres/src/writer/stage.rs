@@ -143,7 +143,7 @@ async fn write(
         staging.analyze().await?;
     }
     if let Some(key) = key.filter(|key| key.iter().all(|column| layout.field(column).is_ok())) {
-        let mut tx = table.database().begin_read().await?;
+        let mut tx = table.database().begin().await?;
         guard::check_keys(&mut tx, layout, staging.rows(), &key).await?;
         tx.rollback().await?;
     }
