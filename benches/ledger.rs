@@ -29,6 +29,7 @@ use serde_json::json;
 use support::cached;
 use support::catalog::{CHAIN, World, job_name};
 use support::rows::date;
+use support::server::{Server, run};
 use tokio::runtime::Runtime;
 
 const JOBS: usize = 50;

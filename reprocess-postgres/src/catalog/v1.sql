@@ -79,6 +79,7 @@ CREATE TABLE reprocess.table_staged (
     stamp     text    NOT NULL,
     attempt   bigint  NOT NULL,
     run       text    NOT NULL,
+    begun_at  timestamptz NOT NULL DEFAULT clock_timestamp(),
     complete  boolean NOT NULL,
     layout    text    NOT NULL,
     staged    text,

@@ -302,17 +302,18 @@ async fn create(connection: &mut PgConnection, rows: &str, layout: &Layout) -> R
     Ok(())
 }
 
-/// Takes every set of stamps that are committed off the list, those of attempts that others overtook too.
+/// Takes every complete set of stamps that are committed off the list, those of attempts that others overtook too. One
+/// that is being written stays until its attempt finds that the stamp is committed.
 pub(crate) async fn strike_committed(
     connection: &mut PgConnection,
     table: &PostgresTable,
-    stamps: &[&StampId],
+    stamps: &[StampId],
 ) -> Result<()> {
-    let digests = stamps.iter().map(|stamp| stamp_digest(stamp)).collect::<Result<Vec<_>>>()?;
+    let digests = stamps.iter().map(stamp_digest).collect::<Result<Vec<_>>>()?;
     table
         .database()
         .schema()
-        .sql("DELETE FROM reprocess.table_staged WHERE table_id = $1 AND digest = ANY ($2)")
+        .sql("DELETE FROM reprocess.table_staged WHERE complete AND table_id = $1 AND digest = ANY ($2)")
         .bind(table.spec().id.as_str())
         .bind(digests)
         .execute(connection, WHAT)
@@ -328,9 +329,16 @@ pub(crate) async fn sweep(database: &PostgresDatabase) {
     }
 }
 
+/// Sets that an attempt began, whose stamp another has committed long ago.
+const DEAD: &str = "DELETE FROM reprocess.table_staged AS l
+    USING reprocess.table_registry AS r, reprocess.table_stamp AS s
+    WHERE NOT l.complete AND l.begun_at < clock_timestamp() - interval '1 day'
+      AND r.table_id = l.table_id AND s.t = r.t AND s.digest = l.digest";
+
 async fn sweep_all(database: &PostgresDatabase) -> Result<()> {
     let schema = database.schema();
     let mut tx = database.begin().await?;
+    schema.sql(DEAD).execute(&mut tx, WHAT).await?;
     let left: Vec<(i64,)> = schema
         .sql(
             "SELECT t.n FROM (
@@ -342,7 +350,7 @@ async fn sweep_all(database: &PostgresDatabase) -> Result<()> {
         .bind(schema.name())
         .all(&mut tx, WHAT)
         .await?;
-    tx.rollback().await?;
+    tx.commit().await?;
     for (n,) in left {
         let mut tx = database.begin().await?;
         Statement::new(SWEEP_WAIT).execute(&mut tx, WHAT).await?;

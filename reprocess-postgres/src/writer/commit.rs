@@ -43,7 +43,9 @@ pub(super) async fn commit(table: &PostgresTable, request: CommitRequest<'_>) ->
     let swap = Swap::prepare(table, &request).await?;
     let outcome = tried(table, &request, ledger, fenced, swap.as_ref()).await;
     match (&outcome, &swap) {
-        (Ok(CommitOutcome::Committed(_)), _) => tidy(table, swap.is_some()).await,
+        (Ok(CommitOutcome::Committed(_) | CommitOutcome::AlreadyCommitted(_)), _) => {
+            tidy(table, swap.is_some()).await;
+        }
         (_, Some(swap)) => swap.give_up(table, "the rows are not committed").await,
         (_, None) => {}
     }
@@ -74,7 +76,7 @@ async fn tried(
             }
         };
         match decided {
-            Try::Said(outcome @ CommitOutcome::Committed(_)) => {
+            Try::Said(outcome @ (CommitOutcome::Committed(_) | CommitOutcome::AlreadyCommitted(_))) => {
                 tx.commit().await?;
                 return Ok(outcome);
             }
@@ -138,6 +140,7 @@ impl Attempt<'_> {
         let earlier: Vec<(StampId, u32)> =
             pairs.filter_map(|(entry, done)| Some((entry.stamp.clone(), done.as_ref()?.attempt))).collect();
         if open.is_empty() {
+            shadow::strike_committed(tx, self.table, &self.stamps()).await?;
             let done: Vec<Done> = found.into_iter().flatten().collect();
             return said(CommitOutcome::AlreadyCommitted(stamps::summed(done)?));
         }
@@ -207,11 +210,14 @@ impl Attempt<'_> {
         }
     }
 
+    fn stamps(&self) -> Vec<StampId> {
+        self.request.entries.iter().map(|entry| entry.stamp.clone()).collect()
+    }
+
     /// The entries that are not committed yet, and for each entry what its commit said.
     async fn open(&self, tx: &mut Tx) -> Result<(Vec<CommitEntry>, Vec<Option<Done>>)> {
         let entries = self.request.entries;
-        let stamps: Vec<StampId> = entries.iter().map(|entry| entry.stamp.clone()).collect();
-        let found = stamps::find(tx, self.table, &stamps).await?;
+        let found = stamps::find(tx, self.table, &self.stamps()).await?;
         let open = entries.iter().zip(&found).filter(|(_, done)| done.is_none());
         Ok((open.map(|(entry, _)| entry.clone()).collect(), found))
     }
@@ -264,8 +270,7 @@ impl Attempt<'_> {
             order: if recorded { 0 } else { u64::try_from(seq).unwrap_or(0) },
         };
         stamps::write(tx, &managed, seq, &commit, &completed).await?;
-        let stamps: Vec<_> = completed.iter().map(|(stamp, _)| stamp).collect();
-        shadow::strike_committed(tx, self.table, &stamps).await?;
+        shadow::strike_committed(tx, self.table, &self.stamps()).await?;
         self.ledger.finish(tx, &commit, open).await?;
         Ok(commit)
     }

@@ -8,16 +8,24 @@
 //! | 4 | [predicate evaluated again between delete and insert](https://github.com/dbt-labs/dbt-core/issues/138) | does not apply: a scope is values, fixed with the plan; no predicate of users is evaluated |
 //! | 5 | [NULL in the unique key](https://github.com/dbt-labs/dbt-core/issues/5691) | law `null_and_repeated_merge_keys_are_refused_naming_them` |
 //! | 6 | [delete and insert as two commits](https://github.com/dbt-labs/dbt-adapters/pull/1931) | `concurrency::readers` |
+//! | 7 | [inserts beside a swap of the table](https://github.com/duckdb/dbt-duckdb/issues/533) | `tables::partitioned::busy::a_commit_of_rows_beside_a_swap_of_the_same_partition_is_not_doubled` |
 //! | 8 | [delete in another zone than the select](https://github.com/dbt-labs/dbt-core/issues/11417) | `the_zone_of_the_server_decides_no_border` |
 //! | 9 | [partition deleted, upload in a second transaction](https://github.com/dagster-io/dagster/issues/14091) | `concurrency::readers` |
 //! | 10 | [partition never deleted, doubled when run again](https://github.com/dagster-io/dagster/issues/21278) | `the_same_rows_again_and_again_are_there_once` |
 //! | 11 | [load killed, stage not emptied](https://github.com/dlt-hub/dlt/issues/3023) | `crash::rounds`, law `staging_an_id_again_replaces_what_was_staged` |
 //! | 12 | [merge without a key](https://github.com/dlt-hub/dlt/issues/1005) | law `null_and_repeated_merge_keys_are_refused_naming_them`; `tables::beside::a_merge_into_a_table_of_others_needs_its_key` |
+//! | 13 | [a row committed late with an earlier timestamp](https://github.com/dlt-hub/dlt/issues/2269) | `source::append_only::condition_13_…` |
+//! | 14 | [a long transaction commits below the cursor](https://github.com/airbytehq/airbyte/issues/9668) | `source::append_only::condition_14_…`, `source::engine::condition_14_…` |
+//! | 15 | [rows with a cursor equal to the last](https://github.com/airbytehq/airbyte/issues/80152) | `source::high_water_mark::condition_15_…`, `source::engine::condition_15_…` |
+//! | 16 | [xmin on a cluster that wrapped around](https://github.com/PostHog/posthog/pull/85687) | `source::append_only::condition_16_…` |
 //! | 17 | [concurrent upserts of new keys](https://github.com/ash-project/ash_postgres/issues/844) | `concurrency::merge`, whose first round is into an empty table |
 //! | 18 | [the upsert changed the stage](https://github.com/MeltanoLabs/target-postgres/issues/169) | `tables::merge::rows_are_matched_by_key_and_others_stay` |
 //! | 19 | [one key twice in the stage](https://github.com/bruin-data/ingestr/pull/639) | law `null_and_repeated_merge_keys_are_refused_naming_them` |
 //! | 20 | [a delete that waited misses the row that came](https://github.com/Kinto/kinto/issues/1396) | `a_row_that_came_while_its_deletion_waited_is_not_left_beside_the_new_ones` |
 //! | 21 | [read, then insert, without a unique constraint](https://github.com/lobu-ai/lobu/pull/1286) | `concurrency::matrix` without an index, `concurrency::merge` into tables of ours |
+//! | 22 | [a lost watermark appends all again](https://github.com/rocky-data/rocky/issues/1179) | `source::engine::condition_22_…` |
+//! | 23 | [changes between the marks of a snapshot](https://github.com/apache/seatunnel/pull/11556) | `source::append_only::condition_23_…`, `source::mutable::condition_23_…` |
+//! | 24 | [rows in the default partition](https://github.com/pgpartman/pg_partman/issues/287) | `tables::partitioned::through::rows_of_a_default_partition_are_replaced_like_others` |
 //! | 25 | [views dropped by cascade](https://github.com/dbt-labs/dbt-adapters/issues/1714) | `views_of_the_table_stay_and_are_never_dropped` |
 //! | 26 | [replace and merge at once](https://github.com/duckdb/ducklake/pull/906) | `a_replace_and_a_merge_at_once_leave_no_row_twice` |
 //! | 27 | [every other overwrite leaves nothing](https://github.com/airbytehq/airbyte/issues/42468) | `the_same_rows_again_and_again_are_there_once` |

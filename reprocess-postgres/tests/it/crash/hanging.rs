@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use reprocess_core::ports::writer::{Intent, PartitionWriter, StageRequest, Staged};
+use reprocess_core::ports::writer::{CommitOutcome, Intent, PartitionWriter, StageRequest, Staged};
 use sqlx::{Executor, PgConnection};
 
 use crate::tables::support::*;
@@ -64,6 +64,30 @@ async fn an_attempt_that_hangs_in_its_copy_does_not_hold_up_the_next() {
     assert_eq!(left(&f).await, (1, 0));
     copy.abort("it goes on after all").await.unwrap();
     hanging.execute("ROLLBACK").await.unwrap();
+    f.replace("r2", &days(&[DAY]), &[]).await;
+    assert_eq!(left(&f).await, (0, 0));
+}
+
+#[tokio::test]
+async fn what_an_attempt_staged_beside_the_commit_of_another_goes_too() {
+    let f = fixture().await;
+    let (one, two) = (stage(&f, 1, 1).await, stage(&f, 2, 2).await);
+    write(&f, &one).await;
+    // The other was still being written then.
+    f.sql(
+        "INSERT INTO reprocess.table_staged (table_id, digest, stamp, attempt, run, complete, layout)
+           SELECT 'sales', digest, stamp, 3, 'r1', false, '' FROM reprocess.table_stamp",
+    )
+    .await;
+    let late = stage(&f, 2, 2).await;
+    assert_eq!(late.digest, two.digest);
+    assert_eq!(left(&f).await, (1, 2));
+    let base = f.table.head(&late.scope).await.unwrap();
+    let outcome = commit(&f.table, &[apply(&late)], &base, true).await.unwrap();
+    assert!(matches!(outcome, CommitOutcome::AlreadyCommitted(_)));
+    assert_eq!(left(&f).await, (0, 1));
+    // One whose attempt died goes after a day.
+    f.sql("UPDATE reprocess.table_staged SET begun_at = begun_at - interval '25 hours'").await;
     f.replace("r2", &days(&[DAY]), &[]).await;
     assert_eq!(left(&f).await, (0, 0));
 }
