@@ -57,22 +57,20 @@ impl<'a> Difference<'a> {
         Ok(few.then_some(difference))
     }
 
-    /// Whether most of some staged rows differ.
+    /// Whether most of some staged rows differ. They are looked up by their keys alone, wherever they are.
     async fn is_most(&self, connection: &mut PgConnection, row_count: i64) -> Result<bool> {
         // Ten times as many as are looked at, since pages are taken and not rows.
         let percent = (1_000 * LOOKED_AT / row_count).clamp(1, 100);
-        let (looked_at, changed): (i64, i64) = Sql::new(format!(
+        let (looked_at, changed): (i64, i64) = Statement::new(format!(
             "SELECT count(*), count(*) FILTER (WHERE t.{first} IS NULL OR {differs})
              FROM (SELECT * FROM {rows} TABLESAMPLE SYSTEM ({percent}) REPEATABLE (0) LIMIT {LOOKED_AT}) AS s
-             LEFT JOIN {target} AS t ON {equal} AND ",
+             LEFT JOIN LATERAL (SELECT * FROM {target} AS t WHERE {equal} OFFSET 0) AS t ON true",
             first = self.first(),
             differs = differs(&self.managed.layout, &self.key),
             rows = self.rows,
             target = self.managed.name.quoted(),
             equal = equal(&self.key, "t", "s")
         ))
-        .then(self.region.clone())
-        .statement()
         .one(connection, COMPARE)
         .await?;
         Ok(changed * 100 > looked_at * MOST_PERCENT)

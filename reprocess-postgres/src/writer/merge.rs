@@ -168,15 +168,13 @@ impl Parts<'_> {
         let matches = Sql::new(format!(
             "WITH matches AS MATERIALIZED (
                  SELECT t.at AS t, t.part, s.ctid AS s, t.newer, t.differs FROM {} AS s LEFT JOIN LATERAL (
-                     SELECT t.ctid AS at, t.tableoid AS part, {newer} AS newer, ({}) AS differs
-                     FROM {} AS t WHERE {} AND ",
+                     SELECT t.at, t.part, {newer} AS newer, ({}) AS differs FROM {} WHERE ",
             self.rows,
             differs(&self.managed.layout, &self.merge.keys),
-            self.managed.name.quoted(),
-            in_place_of(self.merge, "s", "t")
+            self.looked_up(&in_place_of(self.merge, "s", "t"))
         ))
         .then(self.managed.rows().scope(self.step.scope)?)
-        .text(" OFFSET 0) AS t ON true");
+        .text(") AS t ON true");
         // A key of others is unique.
         Ok(if self.managed.adopted {
             let left_alone = match self.merge.delete_vanished {
@@ -199,6 +197,13 @@ impl Parts<'_> {
                      WINDOW same AS (PARTITION BY m.s), same_in_order AS (PARTITION BY m.s ORDER BY m.part, m.t))",
             )
         })
+    }
+
+    /// The rows `t` of the table that meet a condition on their keys, found by these alone: where the planner knows nothing
+    /// of a new day, it would go through all its rows for each key.
+    fn looked_up(&self, keys: &str) -> String {
+        let name = self.managed.name.quoted();
+        format!("(SELECT t.ctid AS at, t.tableoid AS part, t.* FROM {name} AS t WHERE {keys} OFFSET 0) AS t")
     }
 
     fn vanished(&self) -> Result<Option<Sql>> {
@@ -229,12 +234,11 @@ impl Parts<'_> {
         } else {
             let keys: Vec<_> = self.merge.keys.iter().map(|key| quoted(key)).collect();
             Sql::new(format!(
-                "(SELECT DISTINCT {} FROM going) AS g JOIN LATERAL (SELECT * FROM {name} AS t WHERE {} AND ",
+                "(SELECT DISTINCT {} FROM going) AS g JOIN LATERAL {} ON ",
                 keys.join(", "),
-                equal(&self.merge.keys, "g", "t")
+                self.looked_up(&equal(&self.merge.keys, "g", "t"))
             ))
             .then(self.managed.rows().scope(self.step.scope)?)
-            .text(" OFFSET 0) AS t ON true")
         };
         Ok(going
             .text("), kept AS (")

@@ -212,6 +212,16 @@ async fn a_key_of_others_lets_only_the_difference_be_written() {
     assert_eq!(replace("r3", all).await.unwrap().len(), 40, "where all differs it is deleted and inserted");
     let twice = "SELECT t.* FROM theirs AS t, generate_series(1, 2) WHERE day = '2026-10-01'";
     refused(replace("r4", twice).await, &["the same keys in 40 rows", "id=1 (2)"]);
+    // Of many rows some are looked at first.
+    f.sql(
+        "INSERT INTO theirs SELECT '2026-10-01', n, n, 'n' FROM generate_series(1001, 11000) AS n;
+         DELETE FROM written",
+    )
+    .await;
+    let one_of_many = "SELECT day, id, CASE id WHEN 1001 THEN 0 ELSE amount END AS amount, note FROM theirs
+                       WHERE day = '2026-10-01'";
+    assert_eq!(replace("r5", one_of_many).await.unwrap(), ["UPDATE 1001"]);
+    assert_eq!(replace("r6", all).await.unwrap().len(), 20_040);
     // A key that is unique over partitions is another row's there.
     let elsewhere = "SELECT '2026-10-01'::date AS day, 99::bigint AS id, 1::float8 AS amount, '' AS note";
     assert_eq!(refused(replace("r5", elsewhere).await, &["23505"]).kind(), ErrorKind::Invalid);
