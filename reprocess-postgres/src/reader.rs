@@ -159,7 +159,7 @@ fn here<'a>(database: &PostgresDatabase, input: &'a PinnedInput) -> Result<Here<
 }
 
 /// The names of those tables of ours among the inputs of a query that are partitioned, after a look at each.
-async fn partitioned<'a>(
+pub(crate) async fn partitioned<'a>(
     database: &PostgresDatabase,
     inputs: &[&'a PinnedInput],
 ) -> Result<BTreeSet<&'a str>> {
@@ -193,9 +193,13 @@ pub(crate) async fn pinned(
     }
 }
 
-/// A transaction in which all inputs of a query can be read: in the exported snapshot, where some are of one.
-pub(crate) async fn begin(database: &PostgresDatabase, inputs: &[&PinnedInput]) -> Result<Tx> {
-    let names = partitioned(database, inputs).await?;
+/// A transaction in which all inputs of a query can be read, of which these tables are partitioned: in the exported
+/// snapshot, where some are of one.
+pub(crate) async fn begin(
+    database: &PostgresDatabase,
+    inputs: &[&PinnedInput],
+    partitioned: &BTreeSet<&str>,
+) -> Result<Tx> {
     let mut ids = BTreeMap::new();
     for input in inputs {
         if let Here::Source(source) = here(database, input)?
@@ -206,7 +210,7 @@ pub(crate) async fn begin(database: &PostgresDatabase, inputs: &[&PinnedInput]) 
     }
     let mut ids = ids.into_iter();
     match (ids.next(), ids.next()) {
-        (None, _) => database.begin_read_of(&names).await,
+        (None, _) => database.begin_read_of(partitioned).await,
         (Some((id, input)), None) => {
             let tx = database.begin_in(id).await?;
             tx.ok_or_else(|| broken(&input.pin, "the exported snapshot has ended"))

@@ -26,10 +26,12 @@ pub(super) async fn run(
     query: &Query,
 ) -> Result<(SchemaRef, RowStream)> {
     let user = text::with_values(&query.sql, &query.params)?;
+    let inputs: Vec<_> = query.inputs.values().collect();
+    // First, since it takes on partitions that have come.
+    let partitioned = reader::partitioned(database, &inputs).await?;
     let shape = shape(database, query, &user).await.map_err(of_query)?;
     let (layout, columns) = read_as(&shape, typed)?;
-    let inputs: Vec<_> = query.inputs.values().collect();
-    let mut tx = reader::begin(database, &inputs).await?;
+    let mut tx = reader::begin(database, &inputs, &partitioned).await?;
     let all = whole(database, &mut tx, query, &user, Look::AtRows).await?;
     let select = Sql::new(format!("SELECT {} FROM (", columns.join(", "))).then(all).text("\n) AS q");
     Ok(stream(tx, select, layout, ErrorKind::Invalid, database.config().batch_rows))

@@ -67,7 +67,9 @@ async fn a_swap_waits_for_snapshots_from_before_the_rows_and_nobody_sees_an_empt
     let (staged, base) = staged(&f).await;
     let mut new = open_transaction(&f, "REPEATABLE READ", "SELECT count(*) FROM pg_class").await;
     let before = oid(&f, "sales_1").await;
-    let going = committing(&f.table, apply(&staged), &base);
+    // However slow the machine is, it is not the deadline that ends the wait.
+    let table = with_timeout(&f, 600_000).await;
+    let going = committing(&table, apply(&staged), &base);
     // All is ready but for the one that began before.
     let ready = "EXISTS (SELECT 1 FROM pg_constraint JOIN pg_class AS c ON c.oid = conrelid
                  WHERE contype = 'f' AND convalidated AND relname ~ '^stage_')";
