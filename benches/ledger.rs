@@ -1,6 +1,7 @@
-//! Questions to a ledger of a million rows in SQLite: `cargo bench --bench ledger`. It is filled once.
+//! Questions to a ledger of a million rows in SQLite, and in PostgreSQL: `cargo bench --features postgres --bench ledger`.
 //!
-//! `LEDGER_TURNS` makes it smaller; each turn is one run of 730 days of 50 jobs.
+//! `LEDGER_TURNS` makes it smaller; each turn is one run of 730 days of 50 jobs. That in SQLite is filled once; for the
+//! other a server is started and filled, unless `BENCH_POSTGRES` is the address of one.
 #![allow(
     missing_docs,
     clippy::unwrap_used,
@@ -11,6 +12,7 @@
 
 mod support;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use chrono::DateTime;
@@ -19,30 +21,38 @@ use reprocess::domain::ids::{LogicVersion, TableId};
 use reprocess::domain::partition::PartitionKey;
 use reprocess::domain::scope::Scope;
 use reprocess::domain::slice::Base;
-use reprocess::ports::ledger::{
-    BackfillState, LedgerReader, RunLedger, RunRecord, StateChange, TaskFinish, Transition,
-};
+use reprocess::ports::ledger::{BackfillState, RunLedger, RunRecord, StateChange, TaskFinish, Transition};
 use reprocess::ports::writer::{Change, Commit, CommitEntry};
+use reprocess::postgres::{PostgresDatabase, PostgresLedger};
 use reprocess::sqlite::{Durability, SqliteConfig, SqliteLedger};
 use serde_json::json;
+use support::cached;
 use support::catalog::{CHAIN, World, job_name};
 use support::rows::date;
-use support::sales::cached;
+use support::server::{Server, run};
 use tokio::runtime::Runtime;
 
 const JOBS: usize = 50;
 const DAYS: u32 = 730;
 
-/// The ledger, filled with so many runs of every day of every job; the last on logic `2`, those before on `1`.
-async fn filled(turns: u32) -> SqliteLedger {
+async fn in_sqlite(turns: u32) -> Arc<dyn RunLedger> {
     let path = cached(&format!("ledger_{turns}.db"));
     let db = SqliteConfig::new().with_durability(Durability::Normal).open(&path).await.unwrap();
-    let ledger = SqliteLedger::open(db).await.unwrap();
+    Arc::new(SqliteLedger::open(db).await.unwrap())
+}
+
+async fn in_postgres(server: &Server) -> Arc<dyn RunLedger> {
+    let db = PostgresDatabase::connect(server.address()).await.unwrap();
+    Arc::new(PostgresLedger::open(db).await.unwrap())
+}
+
+/// Fills the ledger with so many runs of every day of every job; the last on logic `2`, those before on `1`.
+async fn fill(ledger: &dyn RunLedger, turns: std::ops::Range<u32>, last: u32) {
     let per_turn = u64::from(DAYS) * JOBS as u64;
-    let first = u32::try_from(ledger.position().await.unwrap() / per_turn).unwrap();
-    for turn in first..turns {
+    let filled = u32::try_from(ledger.position().await.unwrap() / per_turn).unwrap();
+    for turn in turns.start.max(filled)..turns.end {
         for job in 0..JOBS {
-            let logic = if turn + 1 == turns { "2" } else { "1" };
+            let logic = if turn == last { "2" } else { "1" };
             let entries: Vec<_> = (0..DAYS).map(|day| entry(turn, job, day, logic)).collect();
             let keys = (0..DAYS).map(|day| (key(day), turn.to_string().as_str().into())).collect();
             let commit = Commit {
@@ -56,6 +66,27 @@ async fn filled(turns: u32) -> SqliteLedger {
             ledger.finish(&commit, &entries).await.unwrap();
         }
     }
+}
+
+/// The first and the last run by the library, those between as copies of the first.
+async fn filled_in_postgres(server: &Server, turns: u32) -> Arc<dyn RunLedger> {
+    let ledger = in_postgres(server).await;
+    fill(&*ledger, 0..1, turns - 1).await;
+    let per_turn = u64::from(DAYS) * JOBS as u64;
+    if ledger.position().await.unwrap() == per_turn {
+        let columns = "shape, partition, key, table_id, job, backfill, triggered_by, status, changes, logic, fingerprint,
+                       queued_at, started_at, finished_at";
+        let copy = format!(
+            "INSERT INTO reprocess.run (position, stamp, run, is_current, commit_order, record, {columns})
+             SELECT position + turn * {per_turn}, replace(stamp, 'run-0', 'run-' || turn), 'run-' || turn, false, turn,
+                    replace(record::text, 'run-0', 'run-' || turn)::json, {columns}
+             FROM reprocess.run, generate_series(1, {turns} - 2) AS turn WHERE run = 'run-0';
+             UPDATE reprocess.ledger SET position = {per_turn} * ({turns} - 1);
+             VACUUM ANALYZE"
+        );
+        run(&server.pool().await, copy).await;
+    }
+    fill(&*ledger, turns - 1..turns, turns - 1).await;
     ledger
 }
 
@@ -88,7 +119,7 @@ fn key(day: u32) -> PartitionKey {
 }
 
 /// A running backfill of 10,000 tasks, as `fix`.
-async fn running(ledger: &SqliteLedger) {
+async fn running(ledger: &dyn RunLedger) {
     let id = "fix".into();
     if ledger.backfill(&id).await.unwrap().is_some() {
         return;
@@ -112,8 +143,16 @@ async fn running(ledger: &SqliteLedger) {
 fn ledger(c: &mut Criterion) {
     let turns = std::env::var("LEDGER_TURNS").map_or(28, |turns| turns.parse().unwrap());
     let runtime = Runtime::new().unwrap();
-    let ledger = runtime.block_on(filled(turns));
-    runtime.block_on(running(&ledger));
+    let sqlite = runtime.block_on(in_sqlite(turns));
+    runtime.block_on(fill(&*sqlite, 0..turns, turns - 1));
+    asked(c, "SQLite", &runtime, &*sqlite, turns);
+    let server = Server::start();
+    let postgres = runtime.block_on(filled_in_postgres(&server, turns));
+    asked(c, "PostgreSQL", &runtime, &*postgres, turns);
+}
+
+fn asked(c: &mut Criterion, system: &str, runtime: &Runtime, ledger: &dyn RunLedger, turns: u32) {
+    runtime.block_on(running(ledger));
     let rows = runtime.block_on(ledger.position()).unwrap();
     assert_eq!(rows, u64::from(DAYS) * JOBS as u64 * u64::from(turns));
     let table = TableId::from(job_name(0, 7).as_str());
@@ -121,7 +160,7 @@ fn ledger(c: &mut Criterion) {
     let versions = |v: &str| (0..JOBS).map(|job| (job_name(0, job), LogicVersion::from(v))).collect();
     let (old, new) = (versions("1"), versions("2"));
     let one = [(job_name(0, 7), LogicVersion::from("1"))].into();
-    let mut group = c.benchmark_group(format!("ledger of {rows} rows"));
+    let mut group = c.benchmark_group(format!("{system}, ledger of {rows} rows"));
     group.sample_size(20);
     macro_rules! asks {
         ($($name:literal, $answers:expr => $call:expr;)+) => {$(

@@ -11,9 +11,21 @@ mod support;
 
 use std::time::Instant;
 
+use reprocess::domain::interval::Grain;
+use reprocess::domain::job::TableSpec;
+use reprocess::domain::partition::{PartitionKey, Partitioning};
+use reprocess::domain::profile::ProfileSpec;
+use reprocess::domain::scope::Scope;
+use reprocess::ports::writer::{Intent, PartitionWriter};
+use reprocess::postgres::{PostgresDatabase, PostgresTable};
+use support::cached;
 use support::catalog::{CHAIN, World};
+use support::facts::{Order, batches, filled, schema};
 use support::memory;
-use support::sales::{Sales, cached};
+use support::rows::date;
+use support::sales::Sales;
+use support::server::{Server, run};
+use support::through::Through;
 
 fn main() {
     if std::env::args().any(|argument| argument == "--test") {
@@ -21,6 +33,10 @@ fn main() {
     }
     for rows in [100_000, 1_000_000] {
         replace_of(rows);
+    }
+    let server = Server::start();
+    for rows in [100_000, 1_000_000, 5_000_000] {
+        replace_in_postgres(&server, rows);
     }
     for (chains, days) in [(1, 1_825), (1, 3_650), (1, 7_300), (4, 3_650), (10, 3_650), (40, 3_650)] {
         plan_of(chains, days);
@@ -59,4 +75,26 @@ fn replace_of(rows: u32) {
     runtime.block_on(sales.profile(0));
     println!("replace of {rows} rows: {} kB at the most", (memory::peak() - before) / 1024);
     runtime.block_on(sales.forget(&kept.unwrap()));
+}
+
+/// The same in PostgreSQL, with a table that others made and that has a key.
+fn replace_in_postgres(server: &Server, rows: u32) {
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    runtime.block_on(async {
+        let pool = server.pool().await;
+        run(&pool, filled("orders", "day, id", 1, rows)).await;
+        let database = PostgresDatabase::connect(server.address()).await.unwrap();
+        let daily = Partitioning::unpartitioned().with_time("day", Grain::Day, chrono_tz::UTC);
+        let table = PostgresTable::open(database, TableSpec::new("orders", daily)).await.unwrap();
+        table.adopt().await.unwrap();
+        let orders = Through::new(table);
+        let scope = Scope::key(PartitionKey::of("day", date(0))).unwrap();
+        memory::reset_peak();
+        let before = memory::resident();
+        let changed = (0..i64::from(rows)).map(|id| Order { day: 0, id, salt: 1 });
+        orders.write(&scope, Intent::Replace, schema(), batches(changed), true).await;
+        orders.table.profile(&scope, &ProfileSpec::new()).await.unwrap();
+        println!("replace of {rows} rows in PostgreSQL: {} kB at the most", (memory::peak() - before) / 1024);
+        run(&pool, "DROP TABLE orders".to_owned()).await;
+    });
 }

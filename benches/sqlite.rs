@@ -15,7 +15,8 @@ use std::time::{Duration, Instant};
 
 use criterion::{Criterion, criterion_group, criterion_main};
 use reprocess::ports::writer::Intent;
-use support::sales::{ByHand, Sales, cached};
+use support::sales::{ByHand, Sales};
+use support::{cached, median};
 use tokio::runtime::Runtime;
 
 const ROWS: u32 = 100_000;
@@ -79,11 +80,6 @@ fn ratios(runtime: &Runtime, sales: &mut Sales, hand: &mut ByHand) {
         median(plain),
         median(kept)
     );
-}
-
-fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values[values.len() / 2]
 }
 
 criterion_group!(benches, sqlite);

@@ -8,6 +8,10 @@
 
 pub use reprocess_core::*;
 
+/// Tables and ledger in one PostgreSQL database, shared by many machines.
+#[cfg(feature = "postgres")]
+pub use reprocess_postgres as postgres;
+
 /// Tables and ledger in one SQLite file.
 #[cfg(feature = "sqlite")]
 pub use reprocess_sqlite as sqlite;

@@ -1,23 +1,17 @@
 //! A table of sales in SQLite, the library's way to write it and the way by hand.
 
-use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use super::rows::{batches, date, schema};
-use futures::{StreamExt, stream};
+use super::through::Through;
 use reprocess::arrow::array::{Array, Date32Array, Float64Array, Int64Array, RecordBatch, StringArray};
 use reprocess::domain::interval::Grain;
 use reprocess::domain::job::TableSpec;
 use reprocess::domain::partition::{PartitionKey, Partitioning};
 use reprocess::domain::profile::ProfileSpec;
-use reprocess::domain::request::SchemaPolicy;
 use reprocess::domain::scope::Scope;
 use reprocess::domain::slice::{Base, Kept};
-use reprocess::ports::ledger::TaskFinish;
-use reprocess::ports::writer::{
-    Change, CommitEntry, CommitOutcome, CommitRequest, Intent, MergeKeys, Op, PartitionWriter, Rows,
-    StageRequest, Staged, StagedId, StampId, Visibility,
-};
+use reprocess::ports::writer::{Intent, MergeKeys, PartitionWriter, Staged};
 use reprocess::sqlite::{SqliteConfig, SqliteDatabase, SqliteTable};
 use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection, SqliteJournalMode, SqliteSynchronous};
 use sqlx::{AssertSqlSafe, ConnectOptions, Connection, Executor};
@@ -25,8 +19,7 @@ use sqlx::{AssertSqlSafe, ConnectOptions, Connection, Executor};
 /// The table through the library.
 #[derive(Debug)]
 pub(crate) struct Sales {
-    table: SqliteTable,
-    runs: u64,
+    writes: Through<SqliteTable>,
 }
 
 impl Sales {
@@ -36,9 +29,9 @@ impl Sales {
         let daily = Partitioning::unpartitioned().with_time("day", Grain::Day, chrono_tz::UTC);
         let table = SqliteTable::new(db, TableSpec::new("sales", daily));
         table.create(&schema()).await.unwrap();
-        let mut sales = Self { table, runs: u64::from(std::process::id()) << 32 };
+        let mut sales = Self { writes: Through::new(table) };
         for day in 0..days {
-            let head = sales.table.head(&scope(day)).await.unwrap();
+            let head = sales.writes.table.head(&scope(day)).await.unwrap();
             if head.partitions.values().any(|version| version.as_str() == "0") {
                 sales.replace(day, rows, 0, false).await;
             }
@@ -47,7 +40,7 @@ impl Sales {
     }
 
     pub(crate) fn database(&self) -> &SqliteDatabase {
-        self.table.database()
+        self.writes.table.database()
     }
 
     /// Stages, with the profile, and commits.
@@ -62,74 +55,30 @@ impl Sales {
     }
 
     async fn write(&mut self, day: u32, rows: u32, salt: i64, keep: bool, intent: Intent) -> Option<Kept> {
-        let base = self.table.head(&scope(day)).await.unwrap();
-        let staged = self.stage(day, rows, salt, intent).await;
-        self.commit(&[staged], &base, keep).await
+        self.writes.write(&scope(day), intent, schema(), batches(day, rows, salt), keep).await
     }
 
     pub(crate) async fn stage(&mut self, day: u32, rows: u32, salt: i64, intent: Intent) -> Staged {
-        self.runs += 1;
-        let scope = scope(day);
-        let op = if matches!(intent, Intent::Merge(_)) { Op::Merge } else { Op::Replace };
-        let stamp = StampId {
-            run: format!("run.{}", self.runs).into(),
-            job: "sales".into(),
-            op,
-            scope_digest: scope.digest(),
-            generation: 1,
-        };
-        let request = StageRequest {
-            id: StagedId { stamp, attempt: 1 },
-            scope,
-            intent,
-            visibility: Visibility::Direct,
-            profile: ProfileSpec::new(),
-            schema: SchemaPolicy::Refuse,
-            base: Base::new("0".into(), BTreeMap::new()),
-        };
-        let stream = stream::iter(batches(day, rows, salt).map(Ok)).boxed();
-        self.table.stage(&request, Rows::Stream { schema: schema(), stream }).await.unwrap()
+        self.writes.stage(&scope(day), intent, schema(), batches(day, rows, salt)).await
     }
 
     /// Commits staged sets at once: one is a write, many are a publication.
     pub(crate) async fn commit(&self, staged: &[Staged], base: &Base, keep: bool) -> Option<Kept> {
-        let finish = || TaskFinish {
-            records: vec![],
-            task: None,
-            deliver: false,
-            stale: vec![],
-            reads: Default::default(),
-            pinned_at: 0,
-        };
-        let entries: Vec<_> = staged
-            .iter()
-            .map(|staged| CommitEntry {
-                scope: staged.scope.clone(),
-                change: Change::Apply(staged.clone()),
-                stamp: staged.id.stamp.clone(),
-                attempt: staged.id.attempt,
-                finish: finish(),
-            })
-            .collect();
-        let request = CommitRequest { entries: &entries, base, since: base, fence: None, keep, ledger: None };
-        match self.table.commit(request).await.unwrap() {
-            CommitOutcome::Committed(commit) => commit.kept,
-            other => panic!("not committed: {other:?}"),
-        }
+        self.writes.commit(staged, base, keep).await
     }
 
     /// The profile of what is there, as the engine takes it before a replace.
     pub(crate) async fn profile(&self, day: u32) {
-        self.table.profile(&scope(day), &ProfileSpec::new()).await.unwrap();
+        self.writes.table.profile(&scope(day), &ProfileSpec::new()).await.unwrap();
     }
 
     pub(crate) async fn base(&self, days: impl Iterator<Item = u32>) -> Base {
         let keys = days.map(|day| PartitionKey::of("day", date(day)));
-        self.table.head(&Scope::keys(keys).unwrap()).await.unwrap()
+        self.writes.table.head(&Scope::keys(keys).unwrap()).await.unwrap()
     }
 
     pub(crate) async fn forget(&self, kept: &Kept) {
-        self.table.forget(kept).await.unwrap();
+        self.writes.forget(kept).await;
     }
 }
 
@@ -210,11 +159,4 @@ async fn insert(connection: &mut SqliteConnection, batch: &RecordBatch) {
             .bind(weights.value(row));
     }
     query.execute(connection).await.unwrap();
-}
-
-/// Where large tables are kept from one run to the next.
-pub(crate) fn cached(name: &str) -> PathBuf {
-    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("benches");
-    std::fs::create_dir_all(&folder).unwrap();
-    folder.join(name)
 }

@@ -53,3 +53,19 @@ async fn a_job_that_reads_the_partition_it_writes_is_refused_since_it_would_read
         says(&error, "a re-run would read its own result");
     }
 }
+
+#[tokio::test]
+async fn a_parameter_named_like_a_value_of_the_task_is_refused_since_one_of_them_would_be_lost() {
+    for name in ["run", "logic", "date", "interval_start", "interval_end"] {
+        let mut world = world().await;
+        let job = JobSpec::new("copy", "ops", "copy")
+            .with_input("visits", "visits", Window::Same)
+            .with_parameter(name, "x");
+        world.host.add_job(Job::new(job).transform_sql("v1", V1)).unwrap();
+        let engine = world.engine().await;
+        let error =
+            engine.run(&RunRequest::scheduled("copy-1", "copy", day(1)), &worker()).await.unwrap_err();
+        says(&error, &format!("the job has a parameter `{name}`"));
+        assert!(world.rows("SELECT day FROM copy").await.is_empty());
+    }
+}

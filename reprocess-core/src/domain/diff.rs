@@ -4,7 +4,7 @@ mod compare;
 mod distribution;
 mod rows;
 
-pub use compare::diff;
+pub use compare::{LeftOut, diff, diff_of_rest};
 
 use std::collections::BTreeMap;
 

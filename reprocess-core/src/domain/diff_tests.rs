@@ -241,6 +241,26 @@ proptest! {
     }
 
     #[test]
+    fn the_diff_of_what_is_left_without_equal_pairs_is_that_of_all_rows(before in any_rows(), after in any_rows()) {
+        let unique = |rows: &[Plain]| rows.iter().map(|r| r.0).collect::<std::collections::BTreeSet<_>>().len() == rows.len();
+        let (mut removed, mut added) = (Vec::new(), after.clone());
+        for row in &before {
+            match added.iter().position(|other| other == row) {
+                Some(at) => drop(added.remove(at)),
+                None => removed.push(row.clone()),
+            }
+        }
+        let left_out = LeftOut {
+            pairs: u64::try_from(before.len() - removed.len()).unwrap(),
+            identified: unique(&before) && unique(&after),
+        };
+        let spec = DiffSpec::new(["k"]);
+        let all = diff(PartitionKey::whole(), &to_batches(&before, 0), &to_batches(&after, 0), &spec).unwrap();
+        let rest = diff_of_rest(PartitionKey::whole(), &to_batches(&removed, 0), &to_batches(&added, 0), &spec, left_out);
+        prop_assert_eq!(rest.unwrap(), all);
+    }
+
+    #[test]
     fn a_tolerance_never_finds_more_than_an_exact_comparison(
         before in prop::collection::vec((0..2_i64, 0..4_i32, 0..4_i32), 0..8),
         after in prop::collection::vec((0..2_i64, 0..4_i32, 0..4_i32), 0..8),

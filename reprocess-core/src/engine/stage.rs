@@ -94,7 +94,7 @@ impl Engine {
     ) -> Result<(Staged, Option<u64>)> {
         let job = self.host.catalog().job(&at.task.job)?;
         let seen = Seen::default();
-        let rows = self.transform(at.task, resolved, &seen).await?;
+        let rows = self.transform(at, resolved, &seen).await?;
         let by_own_engine = matches!(rows, Rows::Query(_));
         if let Rows::Stream { schema, .. } = &rows
             && writer.schema().await?.is_none()
@@ -119,12 +119,14 @@ impl Engine {
     }
 
     /// Runs the host's code. A panic in it is an error of the task and of nothing else.
-    async fn transform(&self, task: &Task, resolved: &Resolved, seen: &Seen) -> Result<Rows> {
+    async fn transform(&self, at: &Attempt<'_>, resolved: &Resolved, seen: &Seen) -> Result<Rows> {
+        let task = at.task;
         let catalog = self.host.catalog();
         let zone = catalog.unit(catalog.job(&task.job)?)?.time().map_or(chrono_tz::UTC, |(_, c)| c.zone);
         let context = TaskContext {
             job: task.job.clone(),
             logic: task.logic.clone(),
+            run: at.origin.run.clone(),
             units: task.units.clone(),
             interval: task.interval,
             date: task.interval.map(|i| logical_date(i.start(), zone)),

@@ -18,7 +18,7 @@ use super::delivery::Delivery;
 use super::reader::{PinnedInput, RowStream};
 use super::writer::{Query, Rows};
 use crate::domain::determinism;
-use crate::domain::ids::{JobName, LogicVersion};
+use crate::domain::ids::{JobName, LogicVersion, RunId};
 use crate::domain::interval::Interval;
 use crate::domain::partition::PartitionKey;
 use crate::domain::value::Value;
@@ -97,7 +97,8 @@ where
 }
 
 /// A transform in the SQL of the table's own engine. Inputs are tables of their names; parameters are bound as
-/// `:name`, beside `:interval_start`, `:interval_end` and `:date` of the task.
+/// `:name`, beside `:interval_start`, `:interval_end` and `:date` of the task, its `:logic`, and `:run` (see
+/// [`TaskContext::run`]).
 #[derive(Clone, Debug)]
 pub struct Sql(pub String);
 
@@ -108,12 +109,19 @@ impl Transform for Sql {
         for (name, value) in &task.parameters {
             params.insert(name.clone(), parameter(name, value)?);
         }
-        if let Some(interval) = task.interval {
-            params.insert("interval_start".to_owned(), Value::Timestamp(interval.start()));
-            params.insert("interval_end".to_owned(), Value::Timestamp(interval.end()));
-        }
-        if let Some(date) = task.date {
-            params.insert("date".to_owned(), Value::Date(date));
+        let own = [
+            ("logic", Some(Value::Text(task.logic.to_string()))),
+            ("run", Some(Value::Text(task.run.to_string()))),
+            ("interval_start", task.interval.map(|interval| Value::Timestamp(interval.start()))),
+            ("interval_end", task.interval.map(|interval| Value::Timestamp(interval.end()))),
+            ("date", task.date.map(Value::Date)),
+        ];
+        for (name, value) in own {
+            let Some(value) = value else { continue };
+            if params.insert(name.to_owned(), value).is_some() {
+                let message = format!("the job has a parameter `{name}`, which each task has of its own");
+                return Err(Error::invalid(message).with_context("job", &task.job).into());
+            }
         }
         Ok(Rows::Query(Query { sql: self.0.clone(), params, inputs: task.inputs }))
     }
@@ -139,6 +147,7 @@ fn parameter(name: &str, value: &serde_json::Value) -> Result<Value> {
 pub struct TaskContext {
     pub(crate) job: JobName,
     pub(crate) logic: LogicVersion,
+    pub(crate) run: RunId,
     pub(crate) units: Vec<PartitionKey>,
     pub(crate) interval: Option<Interval>,
     pub(crate) date: Option<NaiveDate>,
@@ -163,6 +172,12 @@ impl TaskContext {
     /// The logic version that runs.
     pub fn logic(&self) -> &LogicVersion {
         &self.logic
+    }
+
+    /// The run. Rows that hold it are others in each run, so that nothing is found unchanged, neither by a check of
+    /// determinism nor where only what differs is written; the ledger says of each partition which run made it.
+    pub fn run(&self) -> &RunId {
+        &self.run
     }
 
     /// The units to compute: one, or several with coarsening.

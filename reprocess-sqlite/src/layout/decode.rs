@@ -40,8 +40,8 @@ impl<'a> Stored<'a> {
         }
         let kind = value.type_info().name().to_owned();
         let read = match kind.as_str() {
-            "INTEGER" => i64::decode(value).map(Self::Integer),
-            "REAL" => f64::decode(value).map(Self::Real),
+            "INTEGER" => <i64 as Decode<'_, Sqlite>>::decode(value).map(Self::Integer),
+            "REAL" => <f64 as Decode<'_, Sqlite>>::decode(value).map(Self::Real),
             "TEXT" => <&str as Decode<'_, Sqlite>>::decode(value).map(Self::Text),
             _ => <&[u8] as Decode<'_, Sqlite>>::decode(value).map(Self::Blob),
         };

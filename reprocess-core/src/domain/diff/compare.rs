@@ -24,23 +24,58 @@ pub fn diff(
     after: &[RecordBatch],
     spec: &DiffSpec,
 ) -> Result<Diff> {
+    compare(partition, before, after, spec, None)
+}
+
+/// As [`diff`], where pairs of rows that are equal in every column have been left out of both sides, so that a backend
+/// sends only the rows that differ. The batches have the columns of the sides also where no rows are left.
+pub fn diff_of_rest(
+    partition: PartitionKey,
+    before: &[RecordBatch],
+    after: &[RecordBatch],
+    spec: &DiffSpec,
+    left_out: LeftOut,
+) -> Result<Diff> {
+    compare(partition, before, after, spec, Some(left_out))
+}
+
+/// What was left out of both sides of a comparison.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LeftOut {
+    /// How many pairs of equal rows.
+    pub pairs: u64,
+    /// Whether the keys of the spec are unique and never NULL on both sides, the pairs included.
+    pub identified: bool,
+}
+
+fn compare(
+    partition: PartitionKey,
+    before: &[RecordBatch],
+    after: &[RecordBatch],
+    spec: &DiffSpec,
+    left_out: Option<LeftOut>,
+) -> Result<Diff> {
     let (before, after) = (Side::new(before)?, Side::new(after)?);
     let layout = Layout::new(&before, &after, &spec.keys)?;
     let distributions = distributed(&layout, spec)?;
     let (before, after) = (layout.align(&before), layout.align(&after));
     let (mut before, mut after) = (Row::all(&before), Row::all(&after));
-    let keyed =
-        layout.keys() > 0 && is_identified(&mut before, &layout) && is_identified(&mut after, &layout);
+    let keyed = left_out.is_none_or(|left_out| left_out.identified)
+        && layout.keys() > 0
+        && is_identified(&mut before, &layout)
+        && is_identified(&mut after, &layout);
     let comparison =
         Comparison { layout: &layout, keyed, tolerance: 0.1_f64.powi(i32::from(spec.float_digits)) };
-    if keyed {
+    let mut diff = if keyed {
         let keys = layout.keys();
         let matched = merge(&before, &after, |b, a| b.cmp_first(a, keys));
-        comparison.keyed(partition, &matched, distributions, spec.samples)
+        comparison.keyed(partition, &matched, distributions, spec.samples)?
     } else {
         let matched = comparison.multiset(&mut before, &mut after);
-        Ok(comparison.report(partition, &matched, &[], spec.samples))
-    }
+        comparison.report(partition, &matched, &[], spec.samples)
+    };
+    diff.unchanged += left_out.map_or(0, |left_out| left_out.pairs);
+    Ok(diff)
 }
 
 /// Sorts by key; answers whether each row has a key of its own.

@@ -1,0 +1,6 @@
+//! Several that write and read one table at the same time.
+
+mod matrix;
+mod merge;
+pub(crate) mod race;
+mod readers;
