@@ -103,8 +103,8 @@ async fn main() -> Result<()> {
     let (lines, ledger_rows) = correct_twice(&address).await?;
     println!("\n{}\n\nrows of the ledger for the backfill: {ledger_rows}", lines.join("\n"));
     let expected = [
-        "2026-10-01 100.00 v2 by refunds",
-        "2026-10-02 70.00 v2 by refunds",
+        "2026-10-01 100.00 v2 by refunds.1",
+        "2026-10-02 70.00 v2 by refunds.1",
         "2026-10-03 30.00 v1 by revenue-3",
     ];
     match lines == expected && ledger_rows == 2 {
