@@ -103,7 +103,13 @@ async fn a_change_data_feed_tells_of_replaces_and_merges_are_refused() {
     let batches: Vec<_> = feed.try_collect().await.unwrap();
     let mut seen: Vec<_> = batches
         .iter()
-        .flat_map(|batch| lines(&batch.project(&["amount", "_change_type"].map(|n| batch.schema().index_of(n).unwrap())).unwrap()))
+        .flat_map(|batch| {
+            lines(
+                &batch
+                    .project(&["amount", "_change_type"].map(|n| batch.schema().index_of(n).unwrap()))
+                    .unwrap(),
+            )
+        })
         .collect();
     seen.sort();
     assert_eq!(seen, ["10/delete", "11/insert"]);
@@ -113,7 +119,9 @@ async fn a_change_data_feed_tells_of_replaces_and_merges_are_refused() {
 #[tokio::test]
 async fn constraints_are_checked_at_staging_and_at_the_commit() {
     let sales = Sales::new().await;
-    let early = stage(&sales.table, "early", &days(&[TUE]), Intent::Replace, batch(&[(TUE, None, 1, -1)])).await.unwrap();
+    let early = stage(&sales.table, "early", &days(&[TUE]), Intent::Replace, batch(&[(TUE, None, 1, -1)]))
+        .await
+        .unwrap();
     sales.raw().await.add_constraint().with_constraint("positive", "amount > 0").await.unwrap();
     let rows = [(MON, Some("FR"), 1, 10), (MON, Some("FR"), 2, -5), (MON, None, 3, 0)];
     let error = stage(&sales.table, "r1", &days(&[MON]), Intent::Replace, batch(&rows)).await.unwrap_err();

@@ -24,7 +24,10 @@ async fn a_held_pin_outlives_a_vacuum_and_others_break() {
     let versions = sales.table.needed_versions().await.unwrap();
     assert!(versions.contains(&held.version.as_str().parse().unwrap()), "{versions:?}");
     let until = sales.table.availability(&lost.version).await.unwrap();
-    assert!(matches!(until, Availability::Readable { until: Some(_) }), "a week after it was removed: {until:?}");
+    assert!(
+        matches!(until, Availability::Readable { until: Some(_) }),
+        "a week after it was removed: {until:?}"
+    );
 
     let removed = sales.table.vacuum(Duration::zero(), false).await.unwrap();
     assert_eq!(removed.len(), 1, "the file of the replaced Monday: {removed:?}");
@@ -73,7 +76,11 @@ async fn what_is_kept_outlives_our_vacuum() {
 
     sales.replace("again", &monday, &[]).await;
     let raw = sales.raw().await;
-    raw.vacuum().with_retention_period(Duration::zero()).with_enforce_retention_duration(false).await.unwrap();
+    raw.vacuum()
+        .with_retention_period(Duration::zero())
+        .with_enforce_retention_duration(false)
+        .await
+        .unwrap();
     let base = sales.table.head(&monday).await.unwrap();
     let error = commit(&sales.table, &[restore("late")], &base).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::State);
@@ -86,7 +93,8 @@ async fn what_is_kept_outlives_our_vacuum() {
 async fn a_staged_file_that_is_gone_is_not_committed() {
     let sales = Sales::new().await;
     let monday = days(&[MON]);
-    let staged = stage(&sales.table, "r1", &monday, Intent::Replace, batch(&[(MON, None, 1, 10)])).await.unwrap();
+    let staged =
+        stage(&sales.table, "r1", &monday, Intent::Replace, batch(&[(MON, None, 1, 10)])).await.unwrap();
     let raw = sales.raw().await;
     let (_, metrics) = raw
         .vacuum()

@@ -7,7 +7,9 @@ use reprocess_core::domain::scope::Scope;
 use reprocess_core::domain::value::Value;
 use reprocess_core::memory::MemoryTable;
 use reprocess_core::ports::reader::SnapshotReader;
-use reprocess_core::ports::writer::{CommitOutcome, CommitRequest, Found, Intent, MergeKeys, PartitionWriter};
+use reprocess_core::ports::writer::{
+    CommitOutcome, CommitRequest, Found, Intent, MergeKeys, PartitionWriter,
+};
 use reprocess_delta::deltalake;
 
 use crate::support::*;
@@ -41,8 +43,14 @@ async fn in_memory(table: &MemoryTable, run: &str, scope: &Scope, intent: Intent
         base: base.clone(),
     };
     let entries = [apply(&table.stage(&request, batch(rows).into()).await.unwrap())];
-    let request =
-        CommitRequest { entries: &entries, base: &base, since: &base, fence: None, keep: false, ledger: None };
+    let request = CommitRequest {
+        entries: &entries,
+        base: &base,
+        since: &base,
+        fence: None,
+        keep: false,
+        ledger: None,
+    };
     done(table.commit(request).await.unwrap());
 }
 
@@ -94,7 +102,11 @@ async fn random_merges_leave_what_they_leave_in_memory() {
             let run = format!("r{turn}");
             sales.write(&run, &scope, intent.clone(), batch(&rows)).await;
             in_memory(&memory, &run, &scope, intent.clone(), &rows).await;
-            assert_eq!(sales.rows().await, rows_in_memory(&memory).await, "seed {seed}, turn {turn}: {intent:?} {rows:?}");
+            assert_eq!(
+                sales.rows().await,
+                rows_in_memory(&memory).await,
+                "seed {seed}, turn {turn}: {intent:?} {rows:?}"
+            );
         }
     }
 }
@@ -117,7 +129,9 @@ async fn a_large_merge_leaves_what_the_librarys_own_leaves() {
         .when_matched_update(|update| update.update("amount", "s.amount"))
         .unwrap()
         .when_not_matched_insert(|insert| {
-            ["day", "country", "id", "amount"].iter().fold(insert, |insert, name| insert.set(*name, format!("s.{name}")))
+            ["day", "country", "id", "amount"]
+                .iter()
+                .fold(insert, |insert, name| insert.set(*name, format!("s.{name}")))
         })
         .unwrap()
         .await
@@ -161,7 +175,9 @@ async fn what_does_not_change_is_not_written_again() {
 async fn keys_that_others_add_meanwhile_are_met_on_a_new_base() {
     let (sales, all) = (Sales::with(&[(MON, Some("FR"), 1, 10)]).await, Scope::whole_table());
     let base = sales.table.head(&all).await.unwrap();
-    let staged = stage(&sales.table, "slow", &all, Intent::Merge(by_id()), batch(&[(MON, None, 2, 22)])).await.unwrap();
+    let staged = stage(&sales.table, "slow", &all, Intent::Merge(by_id()), batch(&[(MON, None, 2, 22)]))
+        .await
+        .unwrap();
     sales.raw().await.write([batch(&[(TUE, Some("FR"), 2, 20)])]).await.unwrap();
     let outcome = commit(&sales.table, &[apply(&staged)], &base).await.unwrap();
     assert!(matches!(outcome, CommitOutcome::Conflicted { .. }), "{outcome:?}");

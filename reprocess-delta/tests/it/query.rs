@@ -35,7 +35,8 @@ async fn run(
 #[tokio::test]
 async fn a_query_reads_its_pinned_slices_and_parameters() {
     let sales = Sales::with(&[(MON, Some("FR"), 1, 10), (MON, None, 2, 20), (TUE, Some("FR"), 3, 30)]).await;
-    let inputs = BTreeMap::from([("sales".to_owned(), input(&sales, Slice::Partitions([day(MON)].into())).await)]);
+    let inputs =
+        BTreeMap::from([("sales".to_owned(), input(&sales, Slice::Partitions([day(MON)].into())).await)]);
     sales.replace("later", &days(&[MON]), &[]).await;
     let params = BTreeMap::from([
         ("day".to_owned(), Value::Date(MON.parse().unwrap())),
@@ -77,7 +78,8 @@ async fn inputs_of_other_backends_and_shadows_are_read() {
     let other = PinnedInput { pin, reader: Arc::new(memory), staged: vec![], writer: None };
 
     let sales = Sales::with(&[(MON, Some("FR"), 1, 10), (TUE, Some("FR"), 2, 20)]).await;
-    let shadow = stage(&sales.table, "s", &days(&[MON]), Intent::Replace, batch(&[(MON, Some("DE"), 3, 30)])).await;
+    let shadow =
+        stage(&sales.table, "s", &days(&[MON]), Intent::Replace, batch(&[(MON, Some("DE"), 3, 30)])).await;
     let mut ours = input(&sales, Slice::All).await;
     ours.staged = vec![shadow.unwrap()];
     ours.writer = Some(Arc::new(sales.again()));

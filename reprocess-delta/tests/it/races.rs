@@ -21,7 +21,8 @@ fn nth_day(n: usize) -> String {
 async fn replace_day(table: &DeltaTable, run: &str, text: &str, id: i64) -> CommitOutcome {
     let scope = days(&[text]);
     let base = table.head(&scope).await.unwrap();
-    let staged = stage(table, run, &scope, Intent::Replace, batch(&[(text, Some("FR"), id, 1)])).await.unwrap();
+    let staged =
+        stage(table, run, &scope, Intent::Replace, batch(&[(text, Some("FR"), id, 1)])).await.unwrap();
     commit(table, &[apply(&staged)], &base).await.unwrap()
 }
 
@@ -50,14 +51,19 @@ async fn of_committers_to_one_partition_one_wins_per_base() {
             let (table, monday, base) = (sales.again(), monday.clone(), base.clone());
             tokio::spawn(async move {
                 let rows = batch(&[(MON, Some("FR"), n, round)]);
-                let staged = stage(&table, &format!("r{round}.{n}"), &monday, Intent::Replace, rows).await.unwrap();
+                let staged =
+                    stage(&table, &format!("r{round}.{n}"), &monday, Intent::Replace, rows).await.unwrap();
                 (n, commit(&table, &[apply(&staged)], &base).await.unwrap())
             })
         });
         let outcomes: Vec<_> = join_all(committers).await.into_iter().map(Result::unwrap).collect();
-        let winners: Vec<_> =
-            outcomes.iter().filter(|(_, o)| matches!(o, CommitOutcome::Committed(_))).map(|(n, _)| *n).collect();
-        let conflicts = outcomes.iter().filter(|(_, o)| matches!(o, CommitOutcome::Conflicted { .. })).count();
+        let winners: Vec<_> = outcomes
+            .iter()
+            .filter(|(_, o)| matches!(o, CommitOutcome::Committed(_)))
+            .map(|(n, _)| *n)
+            .collect();
+        let conflicts =
+            outcomes.iter().filter(|(_, o)| matches!(o, CommitOutcome::Conflicted { .. })).count();
         assert_eq!((winners.len(), conflicts), (1, 7), "{outcomes:?}");
         assert_eq!(sales.rows().await, texts(&[(MON, Some("FR"), winners[0], round)]));
     }
@@ -113,8 +119,14 @@ async fn appends_and_compactions_conflict_where_they_touch() {
             sales.raw().await.write([batch(&[(touched, Some("FR"), 9, 90)])]).await.unwrap();
         } else {
             let filter = [("day", deltalake::FilterOp::Eq, deltalake::FilterValue::Scalar(touched))];
-            let (_, metrics) =
-                sales.raw().await.optimize().with_type(OptimizeType::Compact).with_filters(&filter).await.unwrap();
+            let (_, metrics) = sales
+                .raw()
+                .await
+                .optimize()
+                .with_type(OptimizeType::Compact)
+                .with_filters(&filter)
+                .await
+                .unwrap();
             assert_eq!((metrics.num_files_removed, metrics.num_files_added), (2, 1));
         }
         let before = sales.rows().await;

@@ -18,7 +18,10 @@ use crate::support::*;
 /// A Python with the readers; `None` where there is none, which fails the test where everything has to be tested.
 fn python() -> Option<String> {
     let python = std::env::var("REPROCESS_TEST_PYTHON").ok();
-    assert!(python.is_some() || std::env::var("CI").is_err(), "set REPROCESS_TEST_PYTHON, or run scripts/test");
+    assert!(
+        python.is_some() || std::env::var("CI").is_err(),
+        "set REPROCESS_TEST_PYTHON, or run scripts/test"
+    );
     python
 }
 
@@ -43,7 +46,12 @@ async fn check(python: &str, sales: &Sales, expected: &[String], state: &str) {
 #[tokio::test]
 async fn every_state_is_read_by_others() {
     let Some(python) = python() else { return };
-    let given = [(MON, Some("FR"), 1, 10), (MON, Some("l'été 100%"), 2, 20), (TUE, Some("FR"), 3, 30), ("", None, 4, 40)];
+    let given = [
+        (MON, Some("FR"), 1, 10),
+        (MON, Some("l'été 100%"), 2, 20),
+        (TUE, Some("FR"), 3, 30),
+        ("", None, 4, 40),
+    ];
     let sales = Sales::with(&given).await;
     check(&python, &sales, &texts(&given), "given").await;
 
@@ -95,7 +103,8 @@ async fn every_state_is_read_by_others() {
     let staged = sales.table.stage(&request, taxed.into()).await.unwrap();
     let base = sales.table.head(&tuesday).await.unwrap();
     done(commit(&sales.table, &[apply(&staged)], &base).await.unwrap());
-    let mut widened: Vec<_> = texts(&[given[0], given[1], given[3]]).iter().map(|line| format!("{line}/NULL")).collect();
+    let mut widened: Vec<_> =
+        texts(&[given[0], given[1], given[3]]).iter().map(|line| format!("{line}/NULL")).collect();
     widened.push("2026-10-06/FR/7/70/2".to_owned());
     widened.sort();
     check(&python, &sales, &widened, "a new column").await;
@@ -106,9 +115,40 @@ async fn every_state_is_read_by_others() {
 async fn odd_partition_values_are_read_by_others() {
     let Some(python) = python() else { return };
     let odd = [
-        "a/b", "..", "../../evil", "%", "%2F", "a b", "k=v", "it's", "\"x\"", "a\\b", "ünï", "1+1", "a:b", "*", "#", "?",
-        "__HIVE_DEFAULT_PARTITION__", "NULL", "true", "2026-10-05", "~", "a,b", "[x]", "{y}", "^", "|", ";--", "$1", "&",
-        "dot.", " lead", "trail ", "UPPER", "upper",
+        "a/b",
+        "..",
+        "../../evil",
+        "%",
+        "%2F",
+        "a b",
+        "k=v",
+        "it's",
+        "\"x\"",
+        "a\\b",
+        "ünï",
+        "1+1",
+        "a:b",
+        "*",
+        "#",
+        "?",
+        "__HIVE_DEFAULT_PARTITION__",
+        "NULL",
+        "true",
+        "2026-10-05",
+        "~",
+        "a,b",
+        "[x]",
+        "{y}",
+        "^",
+        "|",
+        ";--",
+        "$1",
+        "&",
+        "dot.",
+        " lead",
+        "trail ",
+        "UPPER",
+        "upper",
     ];
     let rows: Vec<Row<'_>> = (0..).zip(odd).map(|(id, country)| (MON, Some(country), id, 1)).collect();
     let sales = Sales::with(&rows).await;

@@ -26,7 +26,8 @@ struct Delta {
 
 impl Delta {
     fn table(&self, spec: &TableSpec) -> Result<Arc<DeltaTable>> {
-        DeltaTable::open(self.folder.path().join(spec.id.as_str()).to_str().unwrap(), spec.clone()).map(Arc::new)
+        DeltaTable::open(self.folder.path().join(spec.id.as_str()).to_str().unwrap(), spec.clone())
+            .map(Arc::new)
     }
 }
 

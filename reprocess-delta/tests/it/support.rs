@@ -99,7 +99,8 @@ impl Sales {
 
     pub(crate) async fn pin(&self, slice: Slice) -> Pin {
         let version = self.table.current().await.unwrap();
-        let content = self.table.slice_versions(&version, std::slice::from_ref(&slice)).await.unwrap().remove(0);
+        let content =
+            self.table.slice_versions(&version, std::slice::from_ref(&slice)).await.unwrap().remove(0);
         Pin { table: spec().id, version, slice, content }
     }
 }
@@ -171,12 +172,22 @@ pub(crate) fn apply(staged: &Staged) -> CommitEntry {
 }
 
 pub(crate) fn entry(stamp: StampId, scope: &Scope, change: Change) -> CommitEntry {
-    let finish =
-        TaskFinish { records: vec![], task: None, deliver: false, stale: vec![], pinned_at: 0, reads: vec![] };
+    let finish = TaskFinish {
+        records: vec![],
+        task: None,
+        deliver: false,
+        stale: vec![],
+        pinned_at: 0,
+        reads: vec![],
+    };
     CommitEntry { scope: scope.clone(), change, stamp, attempt: 1, finish }
 }
 
-pub(crate) async fn commit(table: &DeltaTable, entries: &[CommitEntry], base: &Base) -> Result<CommitOutcome> {
+pub(crate) async fn commit(
+    table: &DeltaTable,
+    entries: &[CommitEntry],
+    base: &Base,
+) -> Result<CommitOutcome> {
     table.commit(CommitRequest { entries, base, since: base, fence: None, keep: true, ledger: None }).await
 }
 

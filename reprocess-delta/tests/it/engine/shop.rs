@@ -78,7 +78,8 @@ pub(super) async fn create(folder: &Path) {
         ("country", Arc::new(StringArray::from(countries))),
         ("cents", Arc::new(Int64Array::from(cents))),
     ];
-    let batch = RecordBatch::try_from_iter_with_nullable(columns.map(|(name, array)| (name, array, true))).unwrap();
+    let batch =
+        RecordBatch::try_from_iter_with_nullable(columns.map(|(name, array)| (name, array, true))).unwrap();
     let orders = table(folder, &orders());
     orders.create(&batch.schema()).await.unwrap();
     let url = deltalake::ensure_table_uri(folder.join("orders").to_str().unwrap()).unwrap();
