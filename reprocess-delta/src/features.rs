@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use arrow_array::{Array, BooleanArray, RecordBatch};
-use arrow_schema::SchemaRef;
+use arrow_schema::{DataType, FieldRef, Schema, SchemaRef};
 use deltalake::datafusion::common::DFSchema;
 use deltalake::datafusion::execution::context::SessionContext;
 use deltalake::datafusion::physical_plan::PhysicalExpr;
@@ -59,6 +59,23 @@ pub(crate) fn check(view: &View, rewrites: bool) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// Refuses further columns of instants without a zone where the table does not have the feature that they need.
+pub(crate) fn check_new(view: &View, columns: &Schema) -> Result<()> {
+    let known = view.schema();
+    let new = columns.fields().iter().filter(|field| known.field_with_name(field.name()).is_err());
+    let plain = |field: &&FieldRef| matches!(field.data_type(), DataType::Timestamp(_, None));
+    let Some(field) = new.into_iter().find(plain) else { return Ok(()) };
+    let protocol = serde_json::to_value(view.snapshot()?.protocol())
+        .map_err(|e| Error::internal("the protocol of the table does not serialise").with_source(e))?;
+    let features = protocol.get("writerFeatures").and_then(Json::as_array);
+    if features.is_some_and(|features| features.iter().any(|feature| feature == "timestampNtz")) {
+        return Ok(());
+    }
+    let message = format!("the table has no feature timestampNtz, which column `{}` needs", field.name());
+    Err(Error::new(ErrorKind::Unsupported, message)
+        .with_advice("give the column a time zone, or the table the feature"))
 }
 
 /// The CHECK constraints of a table by their names.

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use deltalake::logstore::object_store::{Error as StoreError, ObjectStore, ObjectStoreExt};
+use deltalake::logstore::object_store::{Error as StoreError, ObjectStore, ObjectStoreExt, PutMode};
 use deltalake::{ObjectMeta, Path};
 use futures::{StreamExt, TryStreamExt};
 use reprocess_core::{Error, ErrorKind, Result};
@@ -39,6 +39,20 @@ impl Folder {
         let bytes = serde_json::to_vec(document)
             .map_err(|e| Error::internal("a document does not serialise").with_source(e))?;
         self.store.put(path, bytes.into()).await.doing("write into the folder of the table").map(drop)
+    }
+
+    /// Writes a word where nothing is yet; answers the word that is there afterwards.
+    pub(crate) async fn claim(&self, path: &Path, word: &str) -> Result<String> {
+        let what = "claim a staged set";
+        let created = self.store.put_opts(path, word.to_owned().into(), PutMode::Create.into()).await;
+        match created {
+            Ok(_) => Ok(word.to_owned()),
+            Err(StoreError::AlreadyExists { .. }) => {
+                let there = self.store.get(path).await.doing(what)?.bytes().await.doing(what)?;
+                Ok(String::from_utf8_lossy(&there).into_owned())
+            }
+            Err(e) => Err(e).doing(what),
+        }
     }
 
     /// The document; `None` where there is none.

@@ -1,6 +1,5 @@
 //! A table: where it is, and its versions as they were read.
 
-use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -44,7 +43,8 @@ struct Shared {
     commits: Commits,
     session: SessionContext,
     latest: tokio::sync::Mutex<Latest>,
-    views: Mutex<BTreeMap<u64, Arc<View>>>,
+    /// Earlier versions, the one that was asked for last at the end.
+    views: Mutex<Vec<Arc<View>>>,
     /// Commits of this process wait for each other here rather than lose races.
     turn: tokio::sync::Mutex<()>,
 }
@@ -248,8 +248,8 @@ impl DeltaTable {
         let Some(number) = view::number(version).map_err(|e| self.in_table(e))? else {
             return Ok(Arc::new(View::absent(self.spec())));
         };
-        if let Some(view) = self.views().get(&number) {
-            return Ok(Arc::clone(view));
+        if let Some(view) = self.remembered(number) {
+            return Ok(view);
         }
         let latest = self.latest().await?;
         if latest.number() == Some(number) {
@@ -270,14 +270,22 @@ impl DeltaTable {
             Err(e) => return Err(e).doing("read an earlier version of the table"),
         };
         let mut views = self.views();
-        views.insert(number, Arc::clone(&view));
-        while views.len() > VIEWS {
-            views.pop_first();
+        views.push(Arc::clone(&view));
+        if views.len() > VIEWS {
+            views.remove(0);
         }
         Ok(view)
     }
 
-    fn views(&self) -> std::sync::MutexGuard<'_, BTreeMap<u64, Arc<View>>> {
+    fn remembered(&self, number: u64) -> Option<Arc<View>> {
+        let mut views = self.views();
+        let place = views.iter().position(|view| view.number() == Some(number))?;
+        let view = views.remove(place);
+        views.push(Arc::clone(&view));
+        Some(view)
+    }
+
+    fn views(&self) -> std::sync::MutexGuard<'_, Vec<Arc<View>>> {
         self.shared.views.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

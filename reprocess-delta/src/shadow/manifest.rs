@@ -21,6 +21,12 @@ use crate::writer::folder_name;
 
 const STAGED: &str = "staged";
 
+// A version that names a file which is removed at the same time could not be read. So whoever commits a set and whoever
+// discards it first write their word beside its note, where nothing is yet: the first of them has it. The files of a set
+// that a commit has claimed are never removed by us; if it is not committed after all, a full `VACUUM` takes them.
+const COMMIT: &str = "commit";
+const DISCARD: &str = "discard";
+
 /// A staged set with its files.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Manifest {
@@ -87,6 +93,10 @@ fn note_of(id: &StagedId) -> Path {
     place([STAGED, &folder_of(&id.stamp.run), &format!("{}.json", id.short())])
 }
 
+fn claim_of(id: &StagedId) -> Path {
+    place([STAGED, &folder_of(&id.stamp.run), &format!("{}.claimed", id.short())])
+}
+
 /// The staged set is not there any more, or another took its place.
 fn gone(id: &StagedId) -> Error {
     Error::not_found("the staged rows are gone").with_context("staged", id).with_advice("stage them again")
@@ -109,15 +119,26 @@ impl Manifest {
 
     /// Notes the set, in place of one of the same id.
     pub(crate) async fn keep(&self, table: &DeltaTable) -> Result<()> {
-        let note = note_of(&self.staged.id);
-        let before: Option<Self> = table.folder().read(&note).await?;
-        table.folder().write(&note, self).await?;
-        let (Some(before), now) = (before, self.files.places()) else { return Ok(()) };
-        let unneeded = before.files.places().into_iter().map(|(path, _)| path);
-        table
-            .folder()
-            .remove(unneeded.filter(|path| !now.iter().any(|(kept, _)| kept == path)).collect())
-            .await
+        table.folder().write(&note_of(&self.staged.id), self).await
+    }
+
+    /// The set for a commit, which nobody discards from now on.
+    pub(crate) async fn claim(table: &DeltaTable, staged: &Staged) -> Result<Self> {
+        if table.folder().claim(&claim_of(&staged.id), COMMIT).await? != COMMIT {
+            return Err(gone(&staged.id));
+        }
+        let found = match Self::find(table, staged).await {
+            Ok(found) => found,
+            Err(e) if e.kind() == ErrorKind::NotFound => {
+                table.folder().remove(vec![claim_of(&staged.id)]).await?;
+                return Err(e);
+            }
+            Err(e) => return Err(e),
+        };
+        match table.folder().missing(found.files.places()).await?.first() {
+            None => Ok(found),
+            Some(path) => Err(gone(&staged.id).with_context("file", path)),
+        }
     }
 
     /// The set as it was when the caller got to know it.
@@ -131,18 +152,13 @@ impl Manifest {
             .with_context("staged", &staged.id))
     }
 
-    /// Refuses a set of which a file is gone.
-    pub(crate) async fn check_files(&self, table: &DeltaTable) -> Result<()> {
-        match table.folder().missing(self.files.places()).await?.first() {
-            None => Ok(()),
-            Some(path) => Err(gone(&self.staged.id).with_context("file", path)),
-        }
-    }
-
     /// Removes the note, and what no version needs of a set that was committed.
     pub(crate) async fn forget(&self, table: &DeltaTable) -> Result<()> {
         let incoming = self.files.merged.iter().flat_map(|merged| &merged.incoming).map(path_of);
-        table.folder().remove(incoming.chain([note_of(&self.staged.id)]).collect()).await
+        table
+            .folder()
+            .remove(incoming.chain([note_of(&self.staged.id), claim_of(&self.staged.id)]).collect())
+            .await
     }
 
     async fn is_committed(&self, table: &DeltaTable, view: &View) -> Result<bool> {
@@ -188,7 +204,11 @@ pub(crate) async fn discard(table: &DeltaTable, id: &StagedId) -> Result<()> {
     if found.is_committed(table, &view).await? {
         return Err(committed());
     }
+    let claimed = table.folder().claim(&claim_of(id), DISCARD).await?;
     // The note goes first: a set without its note is no set, one without its files would be a broken one.
     table.folder().remove(vec![note_of(id)]).await?;
-    table.folder().remove(found.files.places().into_iter().map(|(path, _)| path).collect()).await
+    if claimed == DISCARD {
+        table.folder().remove(found.files.places().into_iter().map(|(path, _)| path).collect()).await?;
+    }
+    table.folder().remove(vec![claim_of(id)]).await
 }

@@ -164,8 +164,7 @@ impl<'a> Changes<'a> {
     async fn take(&mut self, table: &DeltaTable, entry: &CommitEntry, head: &Base) -> Result<bool> {
         match &entry.change {
             Change::Apply(staged) => {
-                let manifest = Manifest::find(table, staged).await?;
-                manifest.check_files(table).await?;
+                let manifest = Manifest::claim(table, staged).await?;
                 features::check(self.view, matches!(staged.intent, Intent::Merge(_)))?;
                 let Ok(columns) = schema::resolve(&self.columns, &staged.schema, staged.schema_policy) else {
                     return Ok(false);

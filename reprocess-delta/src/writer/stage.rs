@@ -38,6 +38,7 @@ pub(super) async fn stage(table: &DeltaTable, request: &StageRequest, rows: Rows
         Rows::Query(query) => query::run(table, &query).await?,
     };
     let columns = staged_columns(view.schema(), &declared, request.schema)?;
+    features::check_new(&view, &columns)?;
     if let Intent::Merge(by) = &request.intent {
         merge::check(by, &columns)?;
     }

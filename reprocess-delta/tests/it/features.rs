@@ -201,6 +201,27 @@ fn z85(bytes: &[u8]) -> String {
     text
 }
 
+/// A new column that needs a feature which the table has not would make it unreadable.
+#[tokio::test]
+async fn a_new_column_that_needs_a_feature_is_refused() {
+    use arrow_array::{RecordBatch, TimestampMicrosecondArray};
+    use arrow_schema::{DataType, Field, Schema, TimeUnit};
+    use reprocess_core::domain::request::SchemaPolicy;
+    use reprocess_core::ports::writer::StageRequest;
+    let sales = Sales::new().await;
+    let mut fields: Vec<_> = columns().fields().iter().map(|field| field.as_ref().clone()).collect();
+    fields.push(Field::new("at", DataType::Timestamp(TimeUnit::Microsecond, None), true));
+    let mut arrays = batch(&[(MON, None, 1, 10)]).columns().to_vec();
+    arrays.push(std::sync::Arc::new(TimestampMicrosecondArray::from(vec![1])));
+    let rows = RecordBatch::try_new(std::sync::Arc::new(Schema::new(fields)), arrays).unwrap();
+    let request = StageRequest {
+        schema: SchemaPolicy::AddNullable,
+        ..request(&sales.table, "r1", &days(&[MON]), Intent::Replace).await
+    };
+    let error = sales.table.stage(&request, rows.into()).await.unwrap_err();
+    assert!(error.to_string().contains("timestampNtz"), "{error}");
+}
+
 /// Columns that Delta would keep as others are refused when the table is made.
 #[tokio::test]
 async fn columns_that_would_come_back_as_others_are_refused() {

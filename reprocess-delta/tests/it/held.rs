@@ -5,7 +5,9 @@ use reprocess_core::ErrorKind;
 use reprocess_core::domain::scope::Scope;
 use reprocess_core::domain::slice::Slice;
 use reprocess_core::ports::reader::{Availability, SnapshotReader};
-use reprocess_core::ports::writer::{Change, Intent, Op, PartitionWriter, StampId};
+use reprocess_core::ports::writer::{Change, CommitRequest, Found, Intent, Op, PartitionWriter, StampId};
+
+use reprocess_delta::deltalake;
 
 use crate::support::*;
 
@@ -88,6 +90,46 @@ async fn what_is_kept_outlives_our_vacuum() {
     assert!(sales.rows().await.is_empty());
 }
 
+/// A set that a commit has claimed keeps its files when it is discarded: the commit may still be on its way.
+#[tokio::test]
+async fn files_of_a_set_that_is_being_committed_are_not_removed() {
+    let sales = Sales::new().await;
+    let scope = days(&[MON]);
+    let staged =
+        stage(&sales.table, "r1", &scope, Intent::Replace, batch(&[(MON, None, 1, 10)])).await.unwrap();
+    let files = || walk(&sales.path()).into_iter().filter(|path| path.ends_with(".parquet")).count();
+    let note = walk(&sales.path())
+        .into_iter()
+        .find(|path| path.ends_with(".json") && path.contains("staged"))
+        .unwrap();
+    std::fs::write(note.replace(".json", ".claimed"), "commit").unwrap();
+    sales.table.discard(&staged.id).await.unwrap();
+    assert_eq!(files(), 1);
+    let base = sales.table.head(&scope).await.unwrap();
+    let late = commit(&sales.table, &[apply(&staged)], &base).await.unwrap_err();
+    assert_eq!(late.kind(), ErrorKind::NotFound, "it is discarded all the same");
+
+    let other =
+        stage(&sales.table, "r2", &scope, Intent::Replace, batch(&[(MON, None, 2, 20)])).await.unwrap();
+    sales.table.discard(&other.id).await.unwrap();
+    assert_eq!(files(), 1, "nobody had claimed this one");
+    assert_eq!(commit(&sales.table, &[apply(&other)], &base).await.unwrap_err().kind(), ErrorKind::NotFound);
+    assert!(sales.rows().await.is_empty());
+}
+
+fn walk(folder: &std::path::Path) -> Vec<String> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            found.extend(walk(&path));
+        } else {
+            found.push(path.to_str().unwrap().to_owned());
+        }
+    }
+    found
+}
+
 /// A staged file that was removed meanwhile is found before the commit: a version that names it could not be read.
 #[tokio::test]
 async fn a_staged_file_that_is_gone_is_not_committed() {
@@ -112,4 +154,38 @@ async fn a_staged_file_that_is_gone_is_not_committed() {
     assert_eq!(sales.table.staged().unwrap().open(&staged.id).await.unwrap(), None);
 }
 
-use reprocess_delta::deltalake;
+/// A log that was cleaned does not know its commits any more. It still tells which partitions were written since, and work
+/// of which it cannot be told whether it is done is not done twice.
+#[tokio::test]
+async fn a_cleaned_log_does_not_claim_to_know() {
+    let sales = Sales::with(&[(MON, Some("FR"), 1, 10), (TUE, Some("FR"), 2, 20)]).await;
+    let (monday, tuesday) = (days(&[MON]), days(&[TUE]));
+    let (since, beside) =
+        (sales.table.head(&monday).await.unwrap(), sales.table.head(&tuesday).await.unwrap());
+    sales.replace("r1", &monday, &[(MON, Some("FR"), 1, 11)]).await;
+    deltalake::checkpoints::create_checkpoint(&sales.raw().await, None).await.unwrap();
+    for version in 0..=2 {
+        std::fs::remove_file(sales.path().join(format!("_delta_log/{version:020}.json"))).unwrap();
+    }
+    let table = sales.again();
+    let find = async |scope: &Scope, since| {
+        table.find_commit(&stamp("r1", scope, &Intent::Replace), scope, since).await.unwrap()
+    };
+    assert_eq!(find(&monday, &since).await, Found::HistoryExpired);
+    assert_eq!(find(&tuesday, &beside).await, Found::No);
+    let staged = stage(&table, "r1", &monday, Intent::Replace, batch(&[(MON, None, 9, 90)])).await.unwrap();
+    let now = table.head(&monday).await.unwrap();
+    let entries = [apply(&staged)];
+    let request = CommitRequest {
+        entries: &entries,
+        base: &now,
+        since: &since,
+        fence: None,
+        keep: false,
+        ledger: None,
+    };
+    let error = table.commit(request).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::State);
+    assert!(error.to_string().contains("logRetentionDuration"), "{error}");
+    assert_eq!(sales.rows().await, texts(&[(MON, Some("FR"), 1, 11), (TUE, Some("FR"), 2, 20)]));
+}

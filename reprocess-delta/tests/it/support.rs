@@ -6,7 +6,7 @@ use std::sync::Arc;
 use arrow_array::{ArrayRef, Date32Array, Int64Array, RecordBatch, StringArray};
 use arrow_schema::{DataType, Field, Schema, SchemaRef};
 use deltalake::datafusion::prelude::SessionContext;
-use futures::{StreamExt, TryStreamExt};
+use futures::TryStreamExt;
 use reprocess_core::Result;
 use reprocess_core::domain::interval::Grain;
 use reprocess_core::domain::job::TableSpec;
@@ -219,10 +219,6 @@ pub(crate) fn batch(rows: &[Row<'_>]) -> RecordBatch {
 
 pub(crate) fn days_since_epoch(text: &str) -> Option<i32> {
     text.parse().ok().map(arrow_array::types::Date32Type::from_naive_date)
-}
-
-pub(crate) fn stream(batches: Vec<RecordBatch>) -> Rows {
-    Rows::Stream { schema: columns(), stream: futures::stream::iter(batches.into_iter().map(Ok)).boxed() }
 }
 
 pub(crate) fn day(text: &str) -> PartitionKey {

@@ -12,7 +12,7 @@ use arrow_array::{ArrayRef, Date32Array, Int64Array, RecordBatch, StringArray};
 use chrono::{Days, NaiveDate};
 use reprocess_core::domain::interval::Grain;
 use reprocess_core::domain::job::{JobSpec, TableSpec, Window};
-use reprocess_core::domain::partition::{PartitionKey, Partitioning};
+use reprocess_core::domain::partition::Partitioning;
 use reprocess_core::domain::request::{Mode, Request, Selection};
 use reprocess_core::domain::value::{Value, ValueKind};
 use reprocess_core::engine::{Engine, Host, Job, Settings};
@@ -28,10 +28,6 @@ pub(super) const DAYS: u64 = 60;
 
 pub(super) fn date(d: u64) -> NaiveDate {
     NaiveDate::from_ymd_opt(2026, 8, 1).unwrap().checked_add_days(Days::new(d)).unwrap()
-}
-
-pub(super) fn day(d: u64) -> PartitionKey {
-    PartitionKey::of("day", date(d))
 }
 
 /// How a process works: where it counts what it computes, how long one day takes it, and how long its leases last.
