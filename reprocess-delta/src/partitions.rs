@@ -1,5 +1,7 @@
 //! Partition columns: what Delta writes of their values, and which partition of ours a file belongs to.
 
+use std::collections::BTreeMap;
+
 use arrow_schema::{DataType, Schema, TimeUnit};
 use buoyant_kernel::expressions::Scalar;
 use buoyant_kernel::schema::{DataType as DeltaType, PrimitiveType};
@@ -176,13 +178,14 @@ impl Partitions {
     }
 
     /// The values of a file, by what the log says of it.
-    pub(crate) fn values(
+    pub(crate) fn values<'a>(
         &self,
-        raw: &std::collections::HashMap<String, Option<String>>,
+        raw: impl IntoIterator<Item = (&'a String, &'a Option<String>)>,
     ) -> Result<PartitionKey> {
+        let raw: BTreeMap<_, _> = raw.into_iter().collect();
         let mut values = PartitionKey::whole();
         for (name, kind) in &self.columns {
-            let value = match raw.get(name).and_then(Option::as_deref) {
+            let value = match raw.get(name).and_then(|text| text.as_deref()) {
                 None => Value::Null,
                 Some(text) => kind.parse(text).ok_or_else(|| {
                     Error::new(ErrorKind::Corrupt, format!("`{text}` is no {} for `{name}`", kind.value()))
@@ -259,8 +262,6 @@ fn quoted(text: &str, mark: char) -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::HashMap;
-
     use arrow_schema::Field;
     use chrono_tz::Tz;
 
@@ -286,7 +287,7 @@ mod tests {
                 ("day".to_owned(), Some("2026-10-05".to_owned())),
                 ("country".to_owned(), country.map(str::to_owned)),
             ];
-            found.key(&found.values(&HashMap::from(raw)).unwrap()).unwrap().to_string()
+            found.key(&found.values(&BTreeMap::from(raw)).unwrap()).unwrap().to_string()
         };
         assert_eq!(key(Some("a/b")), "day=2026-10-05/country=a%2Fb");
         assert_eq!(key(Some("")), "day=2026-10-05/country=");
@@ -299,7 +300,7 @@ mod tests {
         let at = DataType::Timestamp(TimeUnit::Microsecond, Some("UTC".into()));
         let found = partitions(&hours, &[("at", at)]).unwrap();
         let key = |text: &str| {
-            let raw = HashMap::from([("at".to_owned(), Some(text.to_owned()))]);
+            let raw = BTreeMap::from([("at".to_owned(), Some(text.to_owned()))]);
             found.key(&found.values(&raw).unwrap()).unwrap().to_string()
         };
         assert_eq!(key("2026-10-05 07:00:00.000000"), key("2026-10-05T07:00:00.000000Z"));
@@ -309,7 +310,7 @@ mod tests {
     #[test]
     fn months_are_told_from_dates() {
         let found = partitions(&by_day(Grain::Month, chrono_tz::UTC), &[("day", DataType::Date32)]).unwrap();
-        let raw = HashMap::from([("day".to_owned(), Some("2026-10-31".to_owned()))]);
+        let raw = BTreeMap::from([("day".to_owned(), Some("2026-10-31".to_owned()))]);
         assert_eq!(found.key(&found.values(&raw).unwrap()).unwrap().to_string(), "day=2026-10-01");
     }
 

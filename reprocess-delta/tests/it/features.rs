@@ -1,6 +1,6 @@
 //! What tables ask of those who write them: kept, or refused by name before a file is written.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 
 use deltalake::kernel::StructField;
 use deltalake::operations::create::CreateBuilder;
@@ -20,7 +20,7 @@ async fn with(settings: &[(&str, &str)], metadata: &[(&str, &str)]) -> Sales {
     let sales = Sales::absent();
     let fields = [("day", "date"), ("country", "string"), ("id", "long"), ("amount", "long")];
     let fields = fields.map(|(name, kind)| {
-        let metadata: HashMap<_, _> = metadata.iter().filter(|_| name == "amount").copied().collect();
+        let metadata: BTreeMap<_, _> = metadata.iter().filter(|_| name == "amount").copied().collect();
         let field = json!({"name": name, "type": kind, "nullable": true, "metadata": metadata});
         serde_json::from_value::<StructField>(field).unwrap()
     });
