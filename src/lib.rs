@@ -8,6 +8,10 @@
 
 pub use reprocess_core::*;
 
+/// Delta Lake tables.
+#[cfg(feature = "delta")]
+pub use reprocess_delta as delta;
+
 /// Tables and ledger in one PostgreSQL database, shared by many machines.
 #[cfg(feature = "postgres")]
 pub use reprocess_postgres as postgres;

@@ -21,6 +21,16 @@ pub(crate) fn nanoseconds_on_core() -> u64 {
     text.split_whitespace().next().unwrap().parse().unwrap()
 }
 
+/// How long all threads of this process ran, in seconds.
+pub(crate) fn seconds_on_cores() -> f64 {
+    let tasks = std::fs::read_dir("/proc/self/task").unwrap();
+    let ran = |path: std::path::PathBuf| {
+        let text = std::fs::read_to_string(path.join("schedstat")).ok()?;
+        text.split_whitespace().next()?.parse::<f64>().ok()
+    };
+    tasks.filter_map(|task| ran(task.unwrap().path())).sum::<f64>() / 1e9
+}
+
 fn field(name: &str) -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix(name)).unwrap();

@@ -3,6 +3,7 @@
 pub mod decimal;
 pub mod determinism;
 pub mod diff;
+pub mod effective;
 pub mod estimate;
 pub mod fingerprint;
 pub mod ids;
@@ -15,6 +16,7 @@ pub mod profile;
 pub mod request;
 pub mod retention;
 pub mod rows;
+pub mod schema;
 pub mod scope;
 pub mod slice;
 pub mod validate;

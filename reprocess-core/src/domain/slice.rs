@@ -10,6 +10,7 @@ use super::ids::{PartitionVersion, TableId, TableVersion};
 use super::interval::Interval;
 use super::partition::{PartitionKey, Partitioning};
 use super::value::Value;
+use crate::error::Result;
 
 /// The part of an input that one task reads.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -77,6 +78,33 @@ impl Slice {
 }
 
 impl Slice {
+    /// Whether the rows of a partition lie in the slice, whose key binds every dimension; of [`AsOf`](Self::AsOf) whether
+    /// some may.
+    ///
+    /// Time keys are compared rather than rows: a row lies in the interval exactly where its period does, and a local
+    /// date that the zone left out belongs to no other period.
+    pub fn holds(&self, partition: &PartitionKey) -> bool {
+        match self {
+            Self::Time(slice) => {
+                let time = partition.get(&slice.column);
+                time.is_some_and(|time| slice.first <= *time && *time <= slice.last)
+                    && slice.only.overlaps(partition)
+            }
+            Self::Partitions(keys) => keys.iter().any(|wanted| wanted.covers(partition)),
+            Self::AsOf(_) | Self::All => true,
+        }
+    }
+
+    /// Refuses columns that are no dimensions: without them a slice would silently be another.
+    pub fn check(&self, partitioning: &Partitioning) -> Result<()> {
+        let check = |key: &PartitionKey| partitioning.check_key(key).map(drop);
+        match self {
+            Self::Time(slice) => check(&slice.only.clone().and(&slice.column, slice.first.clone())),
+            Self::Partitions(keys) => keys.iter().try_for_each(check),
+            Self::AsOf(_) | Self::All => Ok(()),
+        }
+    }
+
     /// Keys that cover all that the slice holds; `whole` where it names no partitions.
     pub fn keys(&self, partitioning: &Partitioning) -> BTreeSet<PartitionKey> {
         match (self, partitioning.time()) {

@@ -6,9 +6,10 @@ use arrow_schema::SchemaRef;
 use serde_json::json;
 
 use super::rows::Parts;
+use super::stage;
 use super::state::State;
-use super::{schema, stage};
 use crate::domain::request::SchemaPolicy;
+use crate::domain::schema;
 use crate::domain::slice::{Base, Kept};
 use crate::error::{Error, ErrorKind, Result};
 use crate::ports::writer::{

@@ -4,7 +4,6 @@ mod commit;
 mod merge;
 mod reader;
 mod rows;
-mod schema;
 mod slice;
 mod stage;
 mod staged;
@@ -21,6 +20,7 @@ use crate::domain::ids::TableVersion;
 use crate::domain::job::TableSpec;
 use crate::domain::request::SchemaPolicy;
 use crate::domain::rows::check_rows;
+use crate::domain::schema;
 use crate::domain::scope::Scope;
 use crate::error::{Error, Result};
 
@@ -64,7 +64,7 @@ impl MemoryTable {
         let table = state.schema().cloned().unwrap_or_else(|| batch.schema());
         schema::resolve(&table, &batch.schema(), SchemaPolicy::Refuse)?;
         schema::check_nulls(&table, batch)?;
-        let mut batch = rows::conform(batch, &table)?;
+        let mut batch = schema::conform(batch, &table)?;
         let whole_table = Scope::whole_table();
         if let Some(scope) = scope {
             check_rows(&self.spec.partitioning, scope, &batch)?;

@@ -2,9 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use arrow_array::{RecordBatch, new_null_array};
-use arrow_cast::{CastOptions, cast_with_options};
-use arrow_schema::{ArrowError, SchemaRef};
+use arrow_array::RecordBatch;
 use arrow_select::interleave::interleave_record_batch;
 
 use crate::domain::partition::{PartitionKey, Partitioning};
@@ -13,18 +11,6 @@ use crate::error::{Error, Result};
 
 /// The rows of each partition that has some.
 pub(super) type Parts = BTreeMap<PartitionKey, Vec<RecordBatch>>;
-
-/// The batch with these columns: in their order, a missing one as NULL, another one left out.
-pub(super) fn conform(batch: &RecordBatch, schema: &SchemaRef) -> Result<RecordBatch> {
-    let options = CastOptions { safe: false, ..CastOptions::default() };
-    let columns = schema.fields().iter().map(|field| match batch.column_by_name(field.name()) {
-        Some(array) if array.data_type() == field.data_type() => Ok(array.clone()),
-        Some(array) => cast_with_options(array, field.data_type(), &options),
-        None => Ok(new_null_array(field.data_type(), batch.num_rows())),
-    });
-    let columns = columns.collect::<Result<Vec<_>, _>>();
-    columns.and_then(|columns| RecordBatch::try_new(schema.clone(), columns)).map_err(unfit)
-}
 
 /// The batch by partition.
 pub(super) fn split(partitioning: &Partitioning, batch: &RecordBatch) -> Result<Parts> {
@@ -40,7 +26,10 @@ pub(super) fn pick(batches: &[&RecordBatch], rows: &[(usize, usize)]) -> Result<
     if rows.is_empty() {
         return Ok(Vec::new());
     }
-    Ok(vec![interleave_record_batch(batches, rows).map_err(unfit)?])
+    Ok(vec![
+        interleave_record_batch(batches, rows)
+            .map_err(|e| Error::invalid("the rows do not fit together").with_source(e))?,
+    ])
 }
 
 /// The rows as canonical bytes and how often each occurs: equal for equal rows in any order.
@@ -59,8 +48,4 @@ pub(super) fn multiset(batches: &[RecordBatch]) -> Result<BTreeMap<Vec<u8>, u64>
 
 pub(super) fn flatten(parts: Parts) -> Vec<RecordBatch> {
     parts.into_values().flatten().collect()
-}
-
-fn unfit(error: ArrowError) -> Error {
-    Error::invalid("the rows do not fit the columns of the table").with_source(error)
 }

@@ -7,12 +7,13 @@ use arrow_schema::SchemaRef;
 use arrow_select::concat::concat_batches;
 use serde_json::{Value as Json, json};
 
+use super::merge;
 use super::rows::{self, Parts};
 use super::state::{StagedSet, State};
-use super::{merge, schema};
 use crate::domain::profile::{Profile, ScopeProfiler};
 use crate::domain::request::SchemaPolicy;
 use crate::domain::rows::{check_rows, partition_of_rows};
+use crate::domain::schema;
 use crate::error::{Error, ErrorKind, Result};
 use crate::ports::writer::{Intent, StageRequest, Staged, StagedId};
 
@@ -98,7 +99,7 @@ fn one_batch(declared: &SchemaRef, batches: &[RecordBatch]) -> Result<RecordBatc
     for batch in batches {
         schema::resolve(declared, &batch.schema(), SchemaPolicy::Refuse)?;
         schema::check_nulls(declared, batch)?;
-        fitting.push(rows::conform(batch, declared)?);
+        fitting.push(schema::conform(batch, declared)?);
     }
     concat_batches(declared, &fitting)
         .map_err(|e| Error::invalid("the rows do not fit together").with_source(e))
@@ -123,7 +124,7 @@ fn digest(request: &StageRequest, declared: &SchemaRef, profiles: &[Profile]) ->
 /// What the partitions of a staged set's scope hold once it is committed onto `before`.
 pub(super) fn apply(state: &State, set: &StagedSet, schema: &SchemaRef, before: Parts) -> Result<Parts> {
     let partitioning = &state.spec.partitioning;
-    let incoming = rows::conform(&set.rows, schema)?;
+    let incoming = schema::conform(&set.rows, schema)?;
     match &set.staged.intent {
         Intent::Replace => rows::split(partitioning, &incoming),
         Intent::ReplaceDynamic => {

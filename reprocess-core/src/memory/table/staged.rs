@@ -9,11 +9,12 @@ use futures::{StreamExt, stream};
 
 use super::rows::{self, Parts};
 use super::state::State;
-use super::{MemoryTable, schema, slice, stage};
+use super::{MemoryTable, slice, stage};
 use crate::domain::diff::{Diff, DiffSpec, diff};
 use crate::domain::ids::RunId;
 use crate::domain::partition::PartitionKey;
 use crate::domain::profile::{Profile, ProfileSpec, ScopeProfiler};
+use crate::domain::schema;
 use crate::domain::slice::Pin;
 use crate::error::Result;
 use crate::ports::reader::RowStream;

@@ -10,6 +10,7 @@ use super::rows::{self, Parts};
 use crate::domain::ids::{PartitionVersion, TableVersion};
 use crate::domain::job::TableSpec;
 use crate::domain::partition::PartitionKey;
+use crate::domain::schema;
 use crate::domain::scope::Scope;
 use crate::domain::slice::{Base, Pin};
 use crate::error::{Error, ErrorKind, Result};
@@ -76,14 +77,14 @@ impl State {
     pub(super) fn rows_at(
         &self,
         version: u64,
-        schema: &SchemaRef,
+        columns: &SchemaRef,
         wanted: impl Fn(&PartitionKey) -> bool,
     ) -> Result<Parts> {
         let mut found = Parts::new();
         for (key, history) in self.parts.iter().filter(|(key, _)| wanted(key)) {
             let Some((_, batches)) = history.range(..=version).next_back() else { continue };
             if !batches.is_empty() {
-                let batches = batches.iter().map(|batch| rows::conform(batch, schema));
+                let batches = batches.iter().map(|batch| schema::conform(batch, columns));
                 found.insert(key.clone(), batches.collect::<Result<_>>()?);
             }
         }

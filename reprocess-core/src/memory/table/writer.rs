@@ -8,11 +8,12 @@ use arrow_schema::{Schema, SchemaRef};
 use async_trait::async_trait;
 use futures::TryStreamExt;
 
-use super::{MemoryTable, rows, schema};
+use super::{MemoryTable, rows};
 use crate::domain::ids::TableId;
 use crate::domain::profile::{Profile, ProfileSpec, ScopeProfiler};
 use crate::domain::request::SchemaPolicy;
 use crate::domain::rows::{Columns, partition_of_rows};
+use crate::domain::schema;
 use crate::domain::scope::Scope;
 use crate::domain::slice::{Base, Kept};
 use crate::error::{Error, ErrorKind, Result};

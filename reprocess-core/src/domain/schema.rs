@@ -2,15 +2,16 @@
 
 use std::sync::Arc;
 
-use arrow_array::{Array, RecordBatch};
+use arrow_array::{Array, RecordBatch, new_null_array};
+use arrow_cast::{CastOptions, cast_with_options};
 use arrow_schema::{Field, Schema, SchemaRef};
 
-use crate::domain::request::SchemaPolicy;
+use super::request::SchemaPolicy;
 use crate::error::{Error, Result};
 
 /// The columns of the table once the rows are committed. Names and types must be those of the table, in any order;
-/// nullability is a matter of the values, see [`check_nulls`].
-pub(super) fn resolve(table: &SchemaRef, rows: &Schema, policy: SchemaPolicy) -> Result<SchemaRef> {
+/// nullability is a matter of the values, see [`check_nulls`]. Columns that the policy does not allow are refused by name.
+pub fn resolve(table: &SchemaRef, rows: &Schema, policy: SchemaPolicy) -> Result<SchemaRef> {
     if policy == SchemaPolicy::Rebuild {
         let same = differences(table, rows).is_empty() && differences(rows, table).is_empty();
         return Ok(if same { table.clone() } else { Arc::new(rows.clone()) });
@@ -54,7 +55,7 @@ fn refuse(differences: &[String], table: &Schema) -> Error {
 }
 
 /// Refuses NULL in columns that take none.
-pub(super) fn check_nulls(table: &Schema, rows: &RecordBatch) -> Result<()> {
+pub fn check_nulls(table: &Schema, rows: &RecordBatch) -> Result<()> {
     for field in table.fields().iter().filter(|field| !field.is_nullable()) {
         let nulls = rows.column_by_name(field.name()).map_or(0, |array| array.logical_null_count());
         if nulls > 0 {
@@ -66,4 +67,19 @@ pub(super) fn check_nulls(table: &Schema, rows: &RecordBatch) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// The batch with these columns: in their order, a missing one as NULL, another one left out, each cast to its type.
+/// Refuses what a type cannot hold.
+pub fn conform(batch: &RecordBatch, schema: &SchemaRef) -> Result<RecordBatch> {
+    let options = CastOptions { safe: false, ..CastOptions::default() };
+    let columns = schema.fields().iter().map(|field| match batch.column_by_name(field.name()) {
+        Some(array) if array.data_type() == field.data_type() => Ok(Arc::clone(array)),
+        Some(array) => cast_with_options(array, field.data_type(), &options),
+        None => Ok(new_null_array(field.data_type(), batch.num_rows())),
+    });
+    let columns = columns.collect::<Result<Vec<_>, _>>();
+    columns
+        .and_then(|columns| RecordBatch::try_new(Arc::clone(schema), columns))
+        .map_err(|e| Error::invalid("the rows do not fit the columns of the table").with_source(e))
 }

@@ -1,0 +1,205 @@
+//! Our commits in the log of a table: what they carry, and the search for one by its stamp.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use deltalake::kernel::{Action, Transaction};
+use deltalake::logstore::{LogStore, get_actions};
+use reprocess_core::domain::fingerprint::Fingerprint;
+use reprocess_core::domain::ids::{Build, JobName, LogicVersion, RunId};
+use reprocess_core::domain::partition::PartitionKey;
+use reprocess_core::domain::scope::Scope;
+use reprocess_core::domain::slice::{Base, Pin};
+use reprocess_core::ports::ledger::RunRecord;
+use reprocess_core::ports::writer::{Commit, StampId};
+use reprocess_core::{Error, ErrorKind, Result};
+use serde::{Deserialize, Serialize};
+
+use crate::error::Doing;
+use crate::view::{self, View};
+
+/// Name under which a commit carries what it is.
+pub(crate) const KEY: &str = "reprocess";
+/// How many commits are remembered.
+const REMEMBERED: usize = 4_096;
+
+/// What one commit of ours carries in the metadata of its version.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Record {
+    /// What it said.
+    pub(crate) commit: Commit,
+    pub(crate) entries: Vec<Entry>,
+}
+
+/// One task of it.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Entry {
+    pub(crate) stamp: StampId,
+    pub(crate) scope: Scope,
+    /// Of the lease under which it was made.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) token: Option<u64>,
+    /// What made the rows, for people who look at the history.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) made_by: Vec<MadeBy>,
+}
+
+/// What made one partition.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct MadeBy {
+    run: RunId,
+    job: JobName,
+    partition: PartitionKey,
+    logic: Option<LogicVersion>,
+    build: Build,
+    fingerprint: Option<Fingerprint>,
+    inputs: BTreeMap<String, Pin>,
+}
+
+impl From<&RunRecord> for MadeBy {
+    fn from(record: &RunRecord) -> Self {
+        Self {
+            run: record.run.clone(),
+            job: record.job.clone(),
+            partition: record.partition.clone(),
+            logic: record.logic.clone(),
+            build: record.build.clone(),
+            fingerprint: record.fingerprint.clone(),
+            inputs: record.inputs.clone(),
+        }
+    }
+}
+
+/// The commits of a table that were looked at; `None` for versions of others. A version never changes.
+#[derive(Debug, Default)]
+pub(crate) struct Commits(Mutex<BTreeMap<u64, Option<Arc<Record>>>>);
+
+/// What a search through the history came to.
+#[derive(Debug)]
+pub(crate) enum Search {
+    Found(Arc<Record>),
+    NotThere,
+    Expired,
+}
+
+impl Commits {
+    /// The commit of one version. `None` in `Ok` where the log no longer has the version.
+    async fn of(&self, log: &dyn LogStore, version: u64) -> Result<Option<Option<Arc<Record>>>> {
+        let known = self.remembered().get(&version).cloned();
+        if known.is_some() {
+            return Ok(known);
+        }
+        let Some(actions) = actions(log, version).await? else { return Ok(None) };
+        let record = record_of(&actions, version)?.map(Arc::new);
+        let mut remembered = self.remembered();
+        remembered.insert(version, record.clone());
+        while remembered.len() > REMEMBERED {
+            remembered.pop_first();
+        }
+        Ok(Some(record))
+    }
+
+    /// Looks for a stamp in the versions after `since`, the newest first.
+    pub(crate) async fn find(
+        &self,
+        log: &dyn LogStore,
+        view: &View,
+        stamp: &StampId,
+        scope: &Scope,
+        since: &Base,
+    ) -> Result<Search> {
+        let Some(newest) = view.number() else { return Ok(Search::NotThere) };
+        let from = view::number(&since.table)?.map_or(0, |since| since.saturating_add(1));
+        for version in (from..=newest).rev() {
+            match self.of(log, version).await? {
+                Some(Some(record)) if record.entries.iter().any(|entry| entry.stamp == *stamp) => {
+                    return Ok(Search::Found(record));
+                }
+                Some(_) => {}
+                None => return self.in_transactions(log, view, scope, from).await,
+            }
+        }
+        Ok(Search::NotThere)
+    }
+
+    /// Where the log has been cleaned, its transactions still tell whether a partition was written by us since.
+    async fn in_transactions(
+        &self,
+        log: &dyn LogStore,
+        view: &View,
+        scope: &Scope,
+        from: u64,
+    ) -> Result<Search> {
+        for key in scope.partitions() {
+            let last = view.snapshot()?.transaction_version(log, app_id(&key)).await;
+            let last = last.doing("look up the transactions of the table")?;
+            if last.and_then(|last| u64::try_from(last).ok()).is_some_and(|last| last >= from) {
+                return Ok(Search::Expired);
+            }
+        }
+        Ok(Search::NotThere)
+    }
+
+    /// Whether a commit after `since` that touched the scope was made under a later lease.
+    pub(crate) async fn later_lease(
+        &self,
+        log: &dyn LogStore,
+        view: &View,
+        scope: &Scope,
+        since: &Base,
+        token: u64,
+    ) -> Result<bool> {
+        let Some(newest) = view.number() else { return Ok(false) };
+        let from = view::number(&since.table)?.map_or(0, |since| since.saturating_add(1));
+        for version in from..=newest {
+            let Some(Some(record)) = self.of(log, version).await? else { continue };
+            let mut entries = record.entries.iter().filter(|entry| entry.scope.overlaps(scope));
+            if entries.any(|entry| entry.token.is_some_and(|other| other > token)) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    fn remembered(&self) -> std::sync::MutexGuard<'_, BTreeMap<u64, Option<Arc<Record>>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The actions of a version; `None` where the log no longer has it.
+pub(crate) async fn actions(log: &dyn LogStore, version: u64) -> Result<Option<Vec<Action>>> {
+    let what = "read a version of the log";
+    match log.read_commit_entry(version).await.doing(what)? {
+        Some(bytes) => get_actions(version, &bytes).doing(what).map(Some),
+        None => Ok(None),
+    }
+}
+
+fn record_of(actions: &[Action], version: u64) -> Result<Option<Record>> {
+    let info = actions.iter().find_map(|action| match action {
+        Action::CommitInfo(info) => info.info.get(KEY),
+        _ => None,
+    });
+    let record = info.map(|info| serde_json::from_value(info.clone())).transpose();
+    record.map_err(|e| {
+        Error::new(ErrorKind::Corrupt, "what a commit of ours says of itself cannot be read")
+            .with_context("version", version)
+            .with_source(e)
+            .with_advice("a newer release of reprocess wrote it; use that one")
+    })
+}
+
+/// Name under which the log keeps the last version in which we wrote a partition.
+fn app_id(key: &PartitionKey) -> String {
+    format!("{KEY}/{key}")
+}
+
+/// The transactions of a commit: each partition with the version that writes it, which only grows.
+pub(crate) fn transactions<'a>(
+    keys: impl IntoIterator<Item = &'a PartitionKey>,
+    version: u64,
+) -> Vec<Transaction> {
+    // Without the time of the last update a transaction does not expire.
+    let version = i64::try_from(version).unwrap_or(i64::MAX);
+    keys.into_iter().map(|key| Transaction::new(app_id(key), version)).collect()
+}
