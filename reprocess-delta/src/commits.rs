@@ -1,6 +1,6 @@
 //! Our commits in the log of a table: what they carry, and the search for one by its stamp.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use deltalake::kernel::{Action, Transaction};
@@ -11,7 +11,7 @@ use reprocess_core::domain::partition::PartitionKey;
 use reprocess_core::domain::scope::Scope;
 use reprocess_core::domain::slice::{Base, Pin};
 use reprocess_core::ports::ledger::RunRecord;
-use reprocess_core::ports::writer::{Commit, StampId};
+use reprocess_core::ports::writer::{Commit, CommitEntry, StampId};
 use reprocess_core::{Error, ErrorKind, Result};
 use serde::{Deserialize, Serialize};
 
@@ -99,8 +99,23 @@ impl Commits {
         Ok(Some(record))
     }
 
-    /// Looks for a stamp in the versions after `since`, the newest first.
+    /// Looks for a stamp: in the versions after `since`, and among the transactions, where work that had no plan stands.
     pub(crate) async fn find(
+        &self,
+        log: &dyn LogStore,
+        view: &View,
+        stamp: &StampId,
+        scope: &Scope,
+        since: &Base,
+    ) -> Result<Search> {
+        match self.find_since(log, view, stamp, scope, since).await? {
+            Search::NotThere => self.by_transaction(log, view, stamp).await,
+            found => Ok(found),
+        }
+    }
+
+    /// Looks for a stamp in the versions after `since`, the newest first.
+    pub(crate) async fn find_since(
         &self,
         log: &dyn LogStore,
         view: &View,
@@ -120,6 +135,26 @@ impl Commits {
             }
         }
         Ok(Search::NotThere)
+    }
+
+    /// Work that has no plan has no base from before it either: after a crash it is looked for since a base that was taken
+    /// after its commit. Its stamp stands among the transactions, with the version.
+    async fn by_transaction(&self, log: &dyn LogStore, view: &View, stamp: &StampId) -> Result<Search> {
+        if view.number().is_none() {
+            return Ok(Search::NotThere);
+        }
+        let version = view.snapshot()?.transaction_version(log, stamp_id(stamp)).await;
+        let version = version.doing("look up the transactions of the table")?;
+        let Some(version) = version.and_then(|version| u64::try_from(version).ok()) else {
+            return Ok(Search::NotThere);
+        };
+        match self.of(log, version).await? {
+            Some(Some(record)) if record.entries.iter().any(|entry| entry.stamp == *stamp) => {
+                Ok(Search::Found(record))
+            }
+            // The log no longer has it, or the number is of a table that was here before.
+            _ => Ok(Search::Expired),
+        }
     }
 
     /// Where the log has been cleaned, its transactions still tell whether a partition was written by us since.
@@ -194,12 +229,22 @@ fn app_id(key: &PartitionKey) -> String {
     format!("{KEY}/{key}")
 }
 
-/// The transactions of a commit: each partition with the version that writes it, which only grows.
-pub(crate) fn transactions<'a>(
-    keys: impl IntoIterator<Item = &'a PartitionKey>,
-    version: u64,
-) -> Vec<Transaction> {
-    // Without the time of the last update a transaction does not expire.
+/// Name under which the log keeps the version that completed a stamp.
+fn stamp_id(stamp: &StampId) -> String {
+    format!("{KEY}.stamp/{}", &blake3::hash(stamp.to_string().as_bytes()).to_hex()[..32])
+}
+
+/// The transactions of a commit: each partition with the version that writes it, which only grows, and the stamp of what
+/// was not planned, whose base is nowhere written down.
+pub(crate) fn transactions(open: &[&CommitEntry], version: u64) -> Vec<Transaction> {
     let version = i64::try_from(version).unwrap_or(i64::MAX);
-    keys.into_iter().map(|key| Transaction::new(app_id(key), version)).collect()
+    // Without the time of the last update a transaction does not expire.
+    let keys: BTreeSet<_> = open.iter().flat_map(|entry| entry.scope.partitions()).collect();
+    let of_keys = keys.iter().map(|key| Transaction::new(app_id(key), version));
+    // Those of stamps grow in number, so they expire where the table says so.
+    let of_stamps = open.iter().filter(|entry| entry.finish.task.is_none()).map(|entry| {
+        let at = entry.finish.records.first().map(|record| record.finished_at.timestamp_millis());
+        Transaction::new_with_last_update(stamp_id(&entry.stamp), version, at)
+    });
+    of_keys.chain(of_stamps).collect()
 }

@@ -57,13 +57,10 @@ pub(super) async fn a_restore_has_a_base_and_a_stamp_like_any_commit(f: &dyn Fix
     let entry = restore("undo", &monday, &replaced);
     conflicts(&w.commit(std::slice::from_ref(&entry), &base).await, &[day(MON)]);
     assert_eq!(w.rows().await, lines(&[(MON, Some("FR"), 1, 12)]));
-    let since = w.head(&monday).await;
     let first = w.committed(&entry).await;
     w.replace("daily again", &monday, &[]).await;
-    let (entries, base) = (std::slice::from_ref(&entry), w.head(&monday).await);
-    let request =
-        CommitRequest { entries, base: &base, since: &since, fence: None, keep: true, ledger: None };
-    let again = w.writer().commit(request).await.unwrap();
+    let base = w.head(&monday).await;
+    let again = w.commit(std::slice::from_ref(&entry), &base).await;
     assert_eq!(again, CommitOutcome::AlreadyCommitted(first));
     assert!(w.rows().await.is_empty());
 }

@@ -164,8 +164,10 @@ impl Manifest {
     async fn is_committed(&self, table: &DeltaTable, view: &View) -> Result<bool> {
         let id = &self.staged.id;
         let since = Base::new(version(self.since), [].into());
-        let search =
-            table.commits().find(table.log().as_ref(), view, &id.stamp, &self.staged.scope, &since).await?;
+        let search = table
+            .commits()
+            .find_since(table.log().as_ref(), view, &id.stamp, &self.staged.scope, &since)
+            .await?;
         let this = |(stamp, attempt): &(StampId, u32)| *stamp == id.stamp && *attempt == id.attempt;
         Ok(matches!(search, Search::Found(record) if record.commit.attempts.iter().any(this)))
     }

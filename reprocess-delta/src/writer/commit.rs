@@ -89,7 +89,12 @@ async fn known(
     let mut known = BTreeMap::new();
     for entry in request.entries {
         let (log, commits) = (table.log().as_ref(), table.commits());
-        match commits.find(log, view, &entry.stamp, &entry.scope, request.since).await? {
+        let planned = entry.finish.task.is_some();
+        let search = match planned {
+            true => commits.find_since(log, view, &entry.stamp, &entry.scope, request.since).await?,
+            false => commits.find(log, view, &entry.stamp, &entry.scope, request.since).await?,
+        };
+        match search {
             Search::Found(record) => {
                 known.insert(entry.stamp.clone(), record.commit.clone());
             }
@@ -283,7 +288,7 @@ impl<'a> Changes<'a> {
                 (commits::KEY.to_owned(), json!(record)),
                 ("userMetadata".to_owned(), json!(in_words(open))),
             ])
-            .with_application_transactions(commits::transactions(&keys, number));
+            .with_application_transactions(commits::transactions(open, number));
         let operation = DeltaOperation::Write {
             mode: SaveMode::Overwrite,
             partition_by: Some(snapshot.metadata().partition_columns().to_vec()),
@@ -373,6 +378,7 @@ async fn is_there(
 ) -> Result<bool> {
     let Some(entry) = open.first() else { return Ok(false) };
     let (now, since) = (table.latest().await?, Base::new(view.version(), request.base.partitions.clone()));
-    let search = table.commits().find(table.log().as_ref(), &now, &entry.stamp, &entry.scope, &since).await?;
+    let search =
+        table.commits().find_since(table.log().as_ref(), &now, &entry.stamp, &entry.scope, &since).await?;
     Ok(matches!(search, Search::Found(record) if record.commit == *commit))
 }
