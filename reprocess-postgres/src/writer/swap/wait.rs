@@ -8,7 +8,8 @@ use crate::writer::PostgresTable;
 
 const WHAT: &str = "look for transactions that began before the rows were staged";
 
-/// Backends whose snapshot is as old as one of the transactions `$1`, standby servers that say so among them.
+/// Backends whose snapshot may be from before one of the transactions `$1`, standby servers that say so among them. Those
+/// that began later count too, where an older transaction was open as they began: what they see cannot be asked.
 const OLDER: &str = "
     SELECT pid::bigint AS pid, coalesce(xact_start, backend_start)::text AS since
     FROM pg_stat_activity
