@@ -8,6 +8,7 @@ use arrow_schema::{DataType, Field, IntervalUnit, Schema, TimeUnit};
 use proptest::prelude::*;
 
 use super::*;
+use crate::domain::decimal::Decimal;
 use crate::domain::interval::{Calendar, Grain};
 use crate::domain::partition::{PartitionKey, Partitioning};
 use crate::domain::scope::Scope;
@@ -78,6 +79,23 @@ fn width_and_scale_of_a_number_do_not_matter() {
     check_same(&same);
     let hundreds = array(Decimal128Array::from(vec![3, -4]).with_precision_and_scale(5, -2).unwrap());
     check_same(&[hundreds, array(Int32Array::from(vec![300, -400]))]);
+}
+
+/// Digests that ledgers keep are made of these bytes.
+#[test]
+fn bytes_of_numbers_are_scale_length_sign_and_what_is_not_sign_at_any_width() {
+    let powers = (0..255_u32).map(|bits| i256::ONE << u8::try_from(bits).unwrap());
+    let near = powers.flat_map(|power| [power, power.wrapping_sub(i256::ONE), power.wrapping_add(i256::ONE)]);
+    for number in near.flat_map(|number| [number, number.wrapping_neg()]) {
+        let negative = number < i256::ZERO;
+        let sign = if negative { 0xff } else { 0 };
+        let rest: Vec<u8> = number.to_be_bytes().into_iter().skip_while(|byte| *byte == sign).collect();
+        let mut expected = vec![2, 0, u8::try_from(rest.len()).unwrap(), sign];
+        expected.extend(rest);
+        let mut found = Vec::new();
+        Cell::Decimal(Decimal::new(number, 0)).encode(&mut found);
+        assert_eq!(found, expected, "{number}");
+    }
 }
 
 #[test]

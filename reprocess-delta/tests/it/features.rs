@@ -75,9 +75,26 @@ async fn what_files_of_ours_would_not_have_is_refused_by_name() {
     refused(&with(&[], &generated).await, "generatedColumns").await;
     let invariant = [("delta.invariants", r#"{"expression":{"expression":"amount > 0"}}"#)];
     refused(&with(&[], &invariant).await, "invariants").await;
-    let unknown = with(&[], &[]).await;
-    log(&unknown, &[protocol(&[], &["rowTracking", "domainMetadata"])]).await;
-    refused(&unknown, "RowTracking").await;
+    refused(&with(&[], &[("delta.identity.start", "1")]).await, "identityColumns").await;
+}
+
+/// What the library does not write is refused by it; each as a table of another engine would have it.
+#[tokio::test]
+async fn features_that_the_library_does_not_write_are_refused_by_name() {
+    for (reader, writer, named) in [
+        (vec![], vec!["rowTracking", "domainMetadata"], "RowTracking"),
+        (vec![], vec!["clustering", "domainMetadata"], "Clustered"),
+        (vec![], vec!["icebergCompatV1"], "IcebergCompatV1"),
+        (vec![], vec!["icebergCompatV2"], "IcebergCompatV2"),
+        (vec![], vec!["inCommitTimestamp"], "InCommitTimestamp"),
+        (vec!["typeWidening"], vec!["typeWidening"], "TypeWidening"),
+        (vec!["vacuumProtocolCheck"], vec!["vacuumProtocolCheck"], "VacuumProtocolCheck"),
+        (vec![], vec!["aFeatureOfTomorrow"], "aFeatureOfTomorrow"),
+    ] {
+        let sales = with(&[], &[]).await;
+        log(&sales, &[protocol(&reader, &writer)]).await;
+        refused(&sales, named).await;
+    }
 }
 
 #[tokio::test]

@@ -1,4 +1,4 @@
-//! Tests of Delta tables against real ones in folders.
+//! Tests of Delta tables against real ones in folders and in an object store.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -13,5 +13,7 @@ mod merge;
 mod query;
 mod races;
 mod readers;
+#[cfg(feature = "s3")]
+mod s3;
 mod simulation;
 mod support;

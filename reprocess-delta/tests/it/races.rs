@@ -11,7 +11,7 @@ use reprocess_delta::{DeltaTable, deltalake};
 use crate::support::*;
 
 /// Tells a child where the table is; without it the child's test does nothing.
-const FOLDER: &str = "REPROCESS_TEST_RACE_FOLDER";
+const PLACE: &str = "REPROCESS_TEST_RACE_PLACE";
 const NUMBER: &str = "REPROCESS_TEST_RACE_NUMBER";
 
 fn nth_day(n: usize) -> String {
@@ -26,25 +26,32 @@ async fn replace_day(table: &DeltaTable, run: &str, text: &str, id: i64) -> Comm
     commit(table, &[apply(&staged)], &base).await.unwrap()
 }
 
-/// A hundred at once, each with a handle of its own: all land, and every version is one of theirs.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_hundred_committers_of_different_partitions_all_land() {
-    let sales = Sales::new().await;
-    let committers = (0..100).map(|n| {
+    all_land(&Sales::new().await, 100).await;
+}
+
+/// So many at once, each with a handle of its own: all land, and every version is one of theirs.
+pub(crate) async fn all_land(sales: &Sales, committers: usize) {
+    let tasks = (0..committers).map(|n| {
         let table = sales.again();
         tokio::spawn(async move { replace_day(&table, &format!("r{n}"), &nth_day(n), 1).await })
     });
-    for outcome in join_all(committers).await {
+    for outcome in join_all(tasks).await {
         done(outcome.unwrap());
     }
-    assert_eq!(sales.rows().await.len(), 100);
-    assert_eq!(sales.raw().await.version(), Some(100));
+    assert_eq!(sales.rows().await.len(), committers);
+    assert_eq!(sales.raw().await.version(), Some(u64::try_from(committers).unwrap()));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn of_committers_to_one_partition_one_wins_per_base() {
+    one_wins_per_base(&Sales::new().await).await;
 }
 
 /// Of eight with one base one wins, whether the partition was empty or not; the others learn it.
-#[tokio::test(flavor = "multi_thread")]
-async fn of_committers_to_one_partition_one_wins_per_base() {
-    let (sales, monday) = (Sales::new().await, days(&[MON]));
+pub(crate) async fn one_wins_per_base(sales: &Sales) {
+    let monday = days(&[MON]);
     for round in 0..3_i64 {
         let base = sales.table.head(&monday).await.unwrap();
         let committers = (0..8_i64).map(|n| {
@@ -72,8 +79,9 @@ async fn of_committers_to_one_partition_one_wins_per_base() {
 /// Does nothing but as the child of the test below.
 #[tokio::test]
 async fn a_process_that_replaces_days_of_its_own() {
-    let (Ok(folder), Ok(number)) = (std::env::var(FOLDER), std::env::var(NUMBER)) else { return };
-    let (table, number): (_, usize) = (open(folder.as_ref()), number.parse().unwrap());
+    let (Ok(place), Ok(number)) = (std::env::var(PLACE), std::env::var(NUMBER)) else { return };
+    let (table, number): (_, usize) =
+        (serde_json::from_str::<Place>(&place).unwrap().open(), number.parse().unwrap());
     for n in 0..8 {
         let outcome = replace_day(&table, &format!("p{number}.{n}"), &nth_day(number * 8 + n), 1).await;
         done(outcome);
@@ -82,12 +90,16 @@ async fn a_process_that_replaces_days_of_its_own() {
 
 #[tokio::test]
 async fn four_processes_lose_nothing() {
-    let sales = Sales::new().await;
+    processes_lose_nothing(&Sales::new().await).await;
+}
+
+pub(crate) async fn processes_lose_nothing(sales: &Sales) {
+    let place = serde_json::to_string(sales.place()).unwrap();
     let children: Vec<_> = (0..4)
         .map(|number: u32| {
             Command::new(std::env::current_exe().unwrap())
                 .args(["--exact", "races::a_process_that_replaces_days_of_its_own", "--nocapture"])
-                .env(FOLDER, sales.path())
+                .env(PLACE, &place)
                 .env(NUMBER, number.to_string())
                 .stdin(Stdio::null())
                 .stdout(Stdio::null())
@@ -102,45 +114,49 @@ async fn four_processes_lose_nothing() {
     assert_eq!(sales.raw().await.version(), Some(32));
 }
 
-/// What others append or compact in the partition is a conflict, and it is told which; elsewhere it is none.
 #[tokio::test]
 async fn appends_and_compactions_conflict_where_they_touch() {
-    let given = [(MON, Some("FR"), 1, 10), (TUE, Some("FR"), 2, 20)];
     for (touched, by_rows) in [(MON, true), (MON, false), (TUE, true), (TUE, false)] {
-        let sales = Sales::with(&given).await;
-        // A second file in each partition, so that there is something to compact.
-        let more = batch(&[(MON, Some("FR"), 3, 30), (TUE, Some("FR"), 4, 40)]);
-        sales.raw().await.write([more]).await.unwrap();
-        let monday = days(&[MON]);
-        let base = sales.table.head(&monday).await.unwrap();
-        let rows = batch(&[(MON, Some("FR"), 1, 11)]);
-        let staged = stage(&sales.table, "slow", &monday, Intent::Replace, rows).await.unwrap();
-        if by_rows {
-            sales.raw().await.write([batch(&[(touched, Some("FR"), 9, 90)])]).await.unwrap();
-        } else {
-            let filter = [("day", deltalake::FilterOp::Eq, deltalake::FilterValue::Scalar(touched))];
-            let (_, metrics) = sales
-                .raw()
-                .await
-                .optimize()
-                .with_type(OptimizeType::Compact)
-                .with_filters(&filter)
-                .await
-                .unwrap();
-            assert_eq!((metrics.num_files_removed, metrics.num_files_added), (2, 1));
-        }
-        let before = sales.rows().await;
-        let outcome = commit(&sales.table, &[apply(&staged)], &base).await.unwrap();
-        if touched == TUE {
-            done(outcome);
-            assert!(sales.rows().await.contains(&"2026-10-05/FR/1/11".to_owned()));
-            continue;
-        }
-        let CommitOutcome::Conflicted { moved } = outcome else { panic!("no conflict: {outcome:?}") };
-        let by = if by_rows { MovedBy::Content } else { MovedBy::Layout };
-        assert_eq!(moved.iter().map(|m| (m.partition.clone(), m.by)).collect::<Vec<_>>(), [(day(MON), by)]);
-        assert_eq!(sales.rows().await, before);
+        conflicts_where_touched(&Sales::new().await, touched, by_rows).await;
     }
+}
+
+/// What others append or compact in the partition is a conflict, and it is told which; elsewhere it is none.
+pub(crate) async fn conflicts_where_touched(sales: &Sales, touched: &str, by_rows: bool) {
+    let given = [(MON, Some("FR"), 1, 10), (TUE, Some("FR"), 2, 20)];
+    sales.replace("given", &Scope::whole_table(), &given).await;
+    // A second file in each partition, so that there is something to compact.
+    let more = batch(&[(MON, Some("FR"), 3, 30), (TUE, Some("FR"), 4, 40)]);
+    sales.raw().await.write([more]).await.unwrap();
+    let monday = days(&[MON]);
+    let base = sales.table.head(&monday).await.unwrap();
+    let rows = batch(&[(MON, Some("FR"), 1, 11)]);
+    let staged = stage(&sales.table, "slow", &monday, Intent::Replace, rows).await.unwrap();
+    if by_rows {
+        sales.raw().await.write([batch(&[(touched, Some("FR"), 9, 90)])]).await.unwrap();
+    } else {
+        let filter = [("day", deltalake::FilterOp::Eq, deltalake::FilterValue::Scalar(touched))];
+        let (_, metrics) = sales
+            .raw()
+            .await
+            .optimize()
+            .with_type(OptimizeType::Compact)
+            .with_filters(&filter)
+            .await
+            .unwrap();
+        assert_eq!((metrics.num_files_removed, metrics.num_files_added), (2, 1));
+    }
+    let before = sales.rows().await;
+    let outcome = commit(&sales.table, &[apply(&staged)], &base).await.unwrap();
+    if touched == TUE {
+        done(outcome);
+        assert!(sales.rows().await.contains(&"2026-10-05/FR/1/11".to_owned()));
+        return;
+    }
+    let CommitOutcome::Conflicted { moved } = outcome else { panic!("no conflict: {outcome:?}") };
+    let by = if by_rows { MovedBy::Content } else { MovedBy::Layout };
+    assert_eq!(moved.iter().map(|m| (m.partition.clone(), m.by)).collect::<Vec<_>>(), [(day(MON), by)]);
+    assert_eq!(sales.rows().await, before);
 }
 
 /// A full rebuild notices what is appended or compacted meanwhile, anywhere.

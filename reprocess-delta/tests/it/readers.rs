@@ -1,5 +1,5 @@
 //! Every state of a table as readers that are not ours show it: the Python `deltalake`, and DuckDB, which shares no code
-//! with it. `REPROCESS_TEST_PYTHON` is a Python with both; `scripts/test` makes one.
+//! with it. `REPROCESS_TEST_PYTHON` is a Python with both.
 
 use std::process::Command;
 use std::sync::Arc;
@@ -14,16 +14,6 @@ use reprocess_core::ports::writer::{
 };
 
 use crate::support::*;
-
-/// A Python with the readers; `None` where there is none, which fails the test where everything has to be tested.
-fn python() -> Option<String> {
-    let python = std::env::var("REPROCESS_TEST_PYTHON").ok();
-    assert!(
-        python.is_some() || std::env::var("CI").is_err(),
-        "set REPROCESS_TEST_PYTHON, or run scripts/test"
-    );
-    python
-}
 
 fn read_by(python: &str, sales: &Sales, reader: &str) -> Vec<String> {
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/read_back.py");

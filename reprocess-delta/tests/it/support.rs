@@ -24,6 +24,7 @@ use reprocess_core::ports::writer::{
     StageRequest, Staged, StagedId, StampId, Visibility,
 };
 use reprocess_delta::{DeltaConfig, DeltaTable, deltalake};
+use serde::{Deserialize, Serialize};
 use tempfile::TempDir;
 
 /// Day (NULL where empty), country, id, amount.
@@ -34,7 +35,21 @@ pub(crate) const TUE: &str = "2026-10-06";
 
 pub(crate) struct Sales {
     folder: TempDir,
+    place: Place,
     pub(crate) table: DeltaTable,
+}
+
+/// Where a table is, so that another process can be told.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Place {
+    pub(crate) location: String,
+    pub(crate) config: DeltaConfig,
+}
+
+impl Place {
+    pub(crate) fn open(&self) -> DeltaTable {
+        DeltaTable::open_with(&self.location, spec(), self.config.clone()).unwrap()
+    }
 }
 
 pub(crate) fn spec() -> TableSpec {
@@ -58,13 +73,29 @@ impl Sales {
 
     pub(crate) fn absent() -> Self {
         let folder = TempDir::new().unwrap();
-        let table = open(&folder.path().join("sales"));
-        Self { folder, table }
+        let location = folder.path().join("sales").to_str().unwrap().to_owned();
+        Self::at(Place { location, config: DeltaConfig::new() }, folder)
+    }
+
+    /// The table exists in an object store, and is empty.
+    pub(crate) async fn in_store(place: Place) -> Self {
+        let sales = Self::at(place, TempDir::new().unwrap());
+        sales.table.create(&columns()).await.unwrap();
+        sales
+    }
+
+    fn at(place: Place, folder: TempDir) -> Self {
+        let table = place.open();
+        Self { folder, place, table }
     }
 
     /// As another process would open it.
     pub(crate) fn again(&self) -> DeltaTable {
-        open(&self.path())
+        self.place.open()
+    }
+
+    pub(crate) fn place(&self) -> &Place {
+        &self.place
     }
 
     pub(crate) fn path(&self) -> PathBuf {
@@ -73,8 +104,9 @@ impl Sales {
 
     /// As the library underneath opens it.
     pub(crate) async fn raw(&self) -> deltalake::DeltaTable {
-        let url = deltalake::ensure_table_uri(self.path().to_str().unwrap()).unwrap();
-        deltalake::open_table(url).await.unwrap()
+        let url = deltalake::ensure_table_uri(&self.place.location).unwrap();
+        let options = self.place.config.storage_options.clone().into_iter().collect();
+        deltalake::open_table_with_storage_options(url, options).await.unwrap()
     }
 
     pub(crate) async fn replace(&self, run: &str, scope: &Scope, rows: &[Row<'_>]) -> Commit {
@@ -105,8 +137,15 @@ impl Sales {
     }
 }
 
-pub(crate) fn open(path: &std::path::Path) -> DeltaTable {
-    DeltaTable::open_with(path.to_str().unwrap(), spec(), DeltaConfig::new()).unwrap()
+/// A Python with what these tests need of it; `None` where there is none, which fails the test where everything has to be
+/// tested. `scripts/test` makes one.
+pub(crate) fn python() -> Option<String> {
+    let python = std::env::var("REPROCESS_TEST_PYTHON").ok();
+    assert!(
+        python.is_some() || std::env::var("CI").is_err(),
+        "set REPROCESS_TEST_PYTHON, or run scripts/test"
+    );
+    python
 }
 
 pub(crate) async fn raw_rows(table: &deltalake::DeltaTable) -> Vec<String> {

@@ -222,8 +222,13 @@ impl Model {
             {
                 return Err(format!("{} was committed over a base that had moved: {key}", entry.stamp));
             }
-            let looked_at = named(planned.map_or(request.since, |(base, _)| base));
-            let Some((since, _)) = looked_at.filter(|_| !overwrites) else { continue };
+            let looked_at = planned.map_or(request.since, |(base, _)| base);
+            // A base that was never taken anew names the rows that are there: what was written since was undone by others,
+            // and a backend may give a partition that is empty again the version that it had before.
+            if looked_at.partitions.get(&key) == request.base.partitions.get(&key) {
+                continue;
+            }
+            let Some((since, _)) = named(looked_at).filter(|_| !overwrites) else { continue };
             let newer = self.log.iter().skip(*since).find(|changed| {
                 changed.table == *table
                     && changed.by.as_ref() != Some(&entry.stamp.run)

@@ -79,8 +79,7 @@ impl ProfileBuilder {
             }
         }
         for (column, nulls) in columns.columns().iter().zip(self.nulls.values_mut()) {
-            let found = (0..columns.rows()).filter(|row| column.cell(*row).is_null()).count();
-            *nulls += u64::try_from(found).unwrap_or(u64::MAX);
+            *nulls += u64::try_from(column.nulls()).unwrap_or(u64::MAX);
         }
         self.digest(&columns);
         self.rows += u64::try_from(columns.rows()).unwrap_or(u64::MAX);

@@ -22,15 +22,16 @@ impl Totaller {
         &self.column
     }
 
-    /// Adds the values of the first `rows` rows.
+    /// Adds the values of a column of so many rows.
     pub(super) fn push(&mut self, column: &Column, rows: usize) -> Result<()> {
-        for row in 0..rows {
+        let narrow = column.narrow_sum();
+        if let Some(sum) = narrow.filter(|_| column.nulls() < rows) {
+            self.add(&sum)?;
+        }
+        for row in 0..if narrow.is_some() { 0 } else { rows } {
             match column.cell(row) {
                 Cell::Null => {}
-                Cell::Decimal(value) => {
-                    let sum = self.exact.unwrap_or(Decimal::ZERO);
-                    self.exact = Some(sum.checked_add(&value).ok_or_else(|| self.overflow("256 bits"))?);
-                }
+                Cell::Decimal(value) => self.add(&value)?,
                 Cell::Float(value) => self.float.get_or_insert_default().add(value),
                 other => {
                     return Err(Error::invalid(format!(
@@ -48,6 +49,12 @@ impl Totaller {
             }
             _ => Ok(()),
         }
+    }
+
+    fn add(&mut self, value: &Decimal) -> Result<()> {
+        let sum = self.exact.unwrap_or(Decimal::ZERO);
+        self.exact = Some(sum.checked_add(value).ok_or_else(|| self.overflow("256 bits"))?);
+        Ok(())
     }
 
     pub(super) fn finish(&self) -> Total {

@@ -256,11 +256,21 @@ fn encode_bytes(bytes: &[u8], buffer: &mut Vec<u8>) {
 /// Scale, length, sign, then the bytes that are not mere repetitions of the sign.
 fn encode_decimal(decimal: &Decimal, buffer: &mut Vec<u8>) {
     let decimal = decimal.normalized();
-    let sign = if decimal.unscaled() < i256::ZERO { u8::MAX } else { 0 };
+    if let Some(narrow) = decimal.unscaled().to_i128() {
+        let repeated = (narrow ^ (narrow >> 127)).leading_zeros() / 8;
+        let bytes = narrow.to_be_bytes();
+        let significant = usize::try_from(repeated).ok().and_then(|repeated| bytes.get(repeated..));
+        return encode_parts(decimal.scale(), narrow < 0, significant.unwrap_or_default(), buffer);
+    }
+    let negative = decimal.unscaled() < i256::ZERO;
+    let sign = if negative { u8::MAX } else { 0 };
     let bytes = decimal.unscaled().to_be_bytes();
     let significant = bytes.iter().position(|b| *b != sign).map_or(&[][..], |first| &bytes[first..]);
-    buffer.push(decimal.scale());
-    buffer.push(u8::try_from(significant.len()).unwrap_or(u8::MAX));
-    buffer.push(sign);
+    encode_parts(decimal.scale(), negative, significant, buffer);
+}
+
+fn encode_parts(scale: u8, negative: bool, significant: &[u8], buffer: &mut Vec<u8>) {
+    let length = u8::try_from(significant.len()).unwrap_or(u8::MAX);
+    buffer.extend([scale, length, if negative { u8::MAX } else { 0 }]);
     buffer.extend(significant);
 }

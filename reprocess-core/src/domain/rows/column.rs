@@ -27,7 +27,8 @@ pub struct Column {
 /// Values in the widest layout of their kind, so that reading a cell cannot fail.
 #[derive(Clone, Debug)]
 enum Data {
-    Null,
+    /// So many rows.
+    Null(usize),
     Bool(BooleanArray),
     Integer(Int64Array),
     Decimal(Decimal128Array, u8),
@@ -65,13 +66,42 @@ impl Column {
         self.kind
     }
 
+    /// How many values are NULL.
+    pub(crate) fn nulls(&self) -> usize {
+        match &self.data {
+            Data::Null(rows) => *rows,
+            Data::Bool(a) => a.null_count(),
+            Data::Integer(a) | Data::Date(a) | Data::Timestamp(a, _) => a.null_count(),
+            Data::Decimal(a, _) => a.null_count(),
+            Data::WideDecimal(a, _) => a.null_count(),
+            Data::Float(a) => a.null_count(),
+            Data::Text(a) => a.null_count(),
+            Data::Binary(a) => a.null_count(),
+        }
+    }
+
+    /// The sum of all values, of a column of up to 128 bits, in which no sum of one batch overflows 256.
+    pub(crate) fn narrow_sum(&self) -> Option<Decimal> {
+        match &self.data {
+            Data::Integer(a) => {
+                let sum: i128 = a.iter().flatten().map(i128::from).sum();
+                Some(Decimal::new(i256::from_i128(sum), 0))
+            }
+            Data::Decimal(a, scale) => {
+                let add = |sum: i256, value| sum.wrapping_add(i256::from_i128(value));
+                Some(Decimal::new(a.iter().flatten().fold(i256::ZERO, add), *scale))
+            }
+            _ => None,
+        }
+    }
+
     /// The value in a row of the batch.
     pub fn cell(&self, row: usize) -> Cell<'_> {
         fn get<'a, A: Array>(array: &'a A, row: usize, value: impl FnOnce(&'a A) -> Cell<'a>) -> Cell<'a> {
             if array.is_null(row) { Cell::Null } else { value(array) }
         }
         match &self.data {
-            Data::Null => Cell::Null,
+            Data::Null(_) => Cell::Null,
             Data::Bool(a) => get(a, row, |a| Cell::Bool(a.value(row))),
             Data::Integer(a) => get(a, row, |a| Cell::Decimal(Decimal::from(a.value(row)))),
             Data::Decimal(a, scale) => {
@@ -163,7 +193,7 @@ fn unsupported(name: &str, data_type: &DataType) -> Error {
 fn read(array: &ArrayRef) -> Result<Option<Data>, ArrowError> {
     use DataType as T;
     Ok(Some(match array.data_type() {
-        T::Null => Data::Null,
+        T::Null => Data::Null(array.len()),
         T::Boolean => Data::Bool(array.as_boolean().clone()),
         T::Int8 | T::Int16 | T::Int32 | T::Int64 | T::UInt8 | T::UInt16 | T::UInt32 => {
             Data::Integer(cast(array, &T::Int64)?.as_primitive::<Int64Type>().clone())
