@@ -118,7 +118,8 @@ async fn a_shadow_is_staged_published_and_restored() {
     request.id.attempt = 2;
     request.id.stamp.run = "other".into();
     let waits = sales.table.stage(&request, batch(&[]).into()).await.unwrap();
-    assert_eq!(sales.again().list(&"other".into()).await.unwrap(), [waits.id.clone()]);
+    let listed = sales.again().list(&"other".into()).await.unwrap();
+    assert_eq!(listed, std::slice::from_ref(&waits.id));
     sales.again().discard(&waits.id).await.unwrap();
     assert_eq!(sales.table.list(&"other".into()).await.unwrap(), []);
     assert_eq!(sales.read(&pin).await.unwrap(), texts(&given), "the pinned version is still there");
