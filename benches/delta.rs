@@ -14,9 +14,7 @@
 
 mod support;
 
-use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::Instant;
 
 use reprocess::arrow::array::RecordBatch;
@@ -27,10 +25,11 @@ use reprocess::domain::job::TableSpec;
 use reprocess::domain::partition::{PartitionKey, Partitioning};
 use reprocess::domain::scope::Scope;
 use reprocess::ports::writer::{Intent, MergeKeys, PartitionWriter};
+use support::cached;
+use support::measured::{Measured, Python};
 use support::memory;
 use support::rows::{batches, date, schema};
 use support::through::Through;
-use support::{cached, median};
 use tokio::runtime::Runtime;
 
 const ROWS: u32 = 100_000;
@@ -88,86 +87,13 @@ async fn opened(path: &Path) -> deltalake::DeltaTable {
     deltalake::open_table(deltalake::ensure_table_uri(path.to_str().unwrap()).unwrap()).await.unwrap()
 }
 
-/// Times by their names, in seconds: as they passed, and on cores.
-#[derive(Default)]
-struct Measured(Vec<(String, Vec<f64>, Vec<f64>)>);
-
-impl Measured {
-    fn add(&mut self, name: &str, passed: f64, on_cores: f64) {
-        if self.0.iter().all(|(known, ..)| known != name) {
-            self.0.push((name.to_owned(), Vec::new(), Vec::new()));
-        }
-        let (_, times, cores) = self.0.iter_mut().find(|(known, ..)| known == name).unwrap();
-        times.push(passed);
-        cores.push(on_cores);
-    }
-
-    async fn time(&mut self, name: &str, work: impl Future<Output = ()>) {
-        let (start, cores) = (Instant::now(), memory::seconds_on_cores());
-        work.await;
-        self.add(name, start.elapsed().as_secs_f64(), memory::seconds_on_cores() - cores);
-    }
-
-    /// Each as a multiple of the first.
-    fn tell(&self) {
-        let first = median(self.0[0].1.clone());
-        for (name, times, cores) in &self.0 {
-            let (time, cores) = (median(times.clone()), median(cores.clone()));
-            println!(
-                "  {name:<44} {:7.1} ms  {:5.2}  {:7.1} ms on cores",
-                time * 1e3,
-                time / first,
-                cores * 1e3
-            );
-        }
-    }
-}
-
-/// The Python library in a process of its own: it prepares the rows, and answers each line with two times.
-struct Python {
-    child: Child,
-    asks: ChildStdin,
-    answers: BufReader<ChildStdout>,
-}
-
-impl Python {
-    fn start(path: &Path) -> Option<Self> {
-        let python = std::env::var("BENCH_PYTHON").ok()?;
-        let script = concat!(env!("CARGO_MANIFEST_DIR"), "/benches/peers/delta.py");
-        let mut child = Command::new(python)
-            .arg(script)
-            .arg(path)
-            .arg(date(DAY).to_string())
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let (asks, answers) = (child.stdin.take().unwrap(), BufReader::new(child.stdout.take().unwrap()));
-        Some(Self { child, asks, answers })
-    }
-
-    fn replace(&mut self, measured: &mut Measured, turn: i64) {
-        writeln!(self.asks, "{turn}").unwrap();
-        let mut line = String::new();
-        self.answers.read_line(&mut line).unwrap();
-        let times: Vec<f64> = line.split_whitespace().map(|time| time.parse().unwrap()).collect();
-        measured.add("Python write_deltalake(predicate)", times[0], times[1]);
-    }
-}
-
-impl Drop for Python {
-    fn drop(&mut self) {
-        self.child.kill().unwrap();
-        self.child.wait().unwrap();
-    }
-}
-
 async fn replaces(days: u32, turns: i64) {
     println!("replace 1 of {days} partitions of {ROWS} rows");
     let ours = filled("delta_ours", days).await;
     filled("delta_theirs", days).await;
     filled("delta_python", days).await;
-    let mut python = Python::start(&cached("delta_python"));
+    let path = cached("delta_python");
+    let mut python = Python::start("delta.py", &[path.to_str().unwrap(), &date(DAY).to_string()]);
     let mut measured = Measured::default();
     for turn in 0..turns {
         let rows: Vec<RecordBatch> = batches(DAY, ROWS, turn).collect();
@@ -180,7 +106,7 @@ async fn replaces(days: u32, turns: i64) {
             })
             .await;
         if let Some(python) = &mut python {
-            python.replace(&mut measured, turn);
+            python.turn(&mut measured, "Python write_deltalake(predicate)", &turn.to_string());
         }
         measured
             .time("ours, with profile and digests", async {

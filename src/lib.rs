@@ -12,6 +12,10 @@ pub use reprocess_core::*;
 #[cfg(feature = "delta")]
 pub use reprocess_delta as delta;
 
+/// Apache Iceberg tables in SQL and REST catalogs.
+#[cfg(feature = "iceberg")]
+pub use reprocess_iceberg as iceberg;
+
 /// Tables and ledger in one PostgreSQL database, shared by many machines.
 #[cfg(feature = "postgres")]
 pub use reprocess_postgres as postgres;

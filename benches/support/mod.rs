@@ -9,6 +9,7 @@ pub(crate) mod by_hand;
 pub(crate) mod catalog;
 #[cfg(feature = "postgres")]
 pub(crate) mod facts;
+pub(crate) mod measured;
 pub(crate) mod memory;
 pub(crate) mod rows;
 #[cfg(feature = "sqlite")]

@@ -1,83 +1,30 @@
-//! Our commits in the log of a table: what they carry, and the search for one by its stamp.
+//! Our commits in the log of a table, and the search for one by its stamp.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use deltalake::kernel::{Action, Transaction};
 use deltalake::logstore::{LogStore, get_actions};
-use reprocess_core::domain::fingerprint::Fingerprint;
-use reprocess_core::domain::ids::{Build, JobName, LogicVersion, RunId};
+use reprocess_core::Result;
 use reprocess_core::domain::partition::PartitionKey;
 use reprocess_core::domain::scope::Scope;
-use reprocess_core::domain::slice::{Base, Pin};
-use reprocess_core::ports::ledger::RunRecord;
+use reprocess_core::domain::slice::Base;
 use reprocess_core::ports::writer::{Commit, CommitEntry, StampId};
-use reprocess_core::{Error, ErrorKind, Result};
-use serde::{Deserialize, Serialize};
+use reprocess_lake::record::{Record, Remembered};
 
 use crate::error::Doing;
 use crate::view::{self, View};
 
 /// Name under which a commit carries what it is.
 pub(crate) const KEY: &str = "reprocess";
-/// How many commits are remembered.
-const REMEMBERED: usize = 4_096;
-
-/// What one commit of ours carries in the metadata of its version.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct Record {
-    /// What it said.
-    pub(crate) commit: Commit,
-    pub(crate) entries: Vec<Entry>,
-}
-
-/// One task of it.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct Entry {
-    pub(crate) stamp: StampId,
-    pub(crate) scope: Scope,
-    /// Of the lease under which it was made.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) token: Option<u64>,
-    /// What made the rows, for people who look at the history.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub(crate) made_by: Vec<MadeBy>,
-}
-
-/// What made one partition.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct MadeBy {
-    run: RunId,
-    job: JobName,
-    partition: PartitionKey,
-    logic: Option<LogicVersion>,
-    build: Build,
-    fingerprint: Option<Fingerprint>,
-    inputs: BTreeMap<String, Pin>,
-}
-
-impl From<&RunRecord> for MadeBy {
-    fn from(record: &RunRecord) -> Self {
-        Self {
-            run: record.run.clone(),
-            job: record.job.clone(),
-            partition: record.partition.clone(),
-            logic: record.logic.clone(),
-            build: record.build.clone(),
-            fingerprint: record.fingerprint.clone(),
-            inputs: record.inputs.clone(),
-        }
-    }
-}
-
-/// The commits of a table that were looked at; `None` for versions of others. A version never changes.
+/// The commits of a table that were looked at.
 #[derive(Debug, Default)]
-pub(crate) struct Commits(Mutex<BTreeMap<u64, Option<Arc<Record>>>>);
+pub(crate) struct Commits(Remembered<u64>);
 
 /// What a search through the history came to.
 #[derive(Debug)]
 pub(crate) enum Search {
-    Found(Arc<Record>),
+    Found(Commit),
     NotThere,
     Expired,
 }
@@ -85,17 +32,13 @@ pub(crate) enum Search {
 impl Commits {
     /// The commit of one version. `None` in `Ok` where the log no longer has the version.
     async fn of(&self, log: &dyn LogStore, version: u64) -> Result<Option<Option<Arc<Record>>>> {
-        let known = self.remembered().get(&version).cloned();
+        let known = self.0.get(&version);
         if known.is_some() {
             return Ok(known);
         }
         let Some(actions) = actions(log, version).await? else { return Ok(None) };
         let record = record_of(&actions, version)?.map(Arc::new);
-        let mut remembered = self.remembered();
-        remembered.insert(version, record.clone());
-        while remembered.len() > REMEMBERED {
-            remembered.pop_first();
-        }
+        self.0.insert(version, record.clone());
         Ok(Some(record))
     }
 
@@ -126,12 +69,11 @@ impl Commits {
         let Some(newest) = view.number() else { return Ok(Search::NotThere) };
         let from = view::number(&since.table)?.map_or(0, |since| since.saturating_add(1));
         for version in (from..=newest).rev() {
-            match self.of(log, version).await? {
-                Some(Some(record)) if record.entries.iter().any(|entry| entry.stamp == *stamp) => {
-                    return Ok(Search::Found(record));
-                }
-                Some(_) => {}
-                None => return self.in_transactions(log, view, scope, from).await,
+            let Some(record) = self.of(log, version).await? else {
+                return self.in_transactions(log, view, scope, from).await;
+            };
+            if let Some(commit) = record.as_ref().and_then(|record| record.commit_of(stamp)) {
+                return Ok(Search::Found(commit.clone()));
             }
         }
         Ok(Search::NotThere)
@@ -148,13 +90,10 @@ impl Commits {
         let Some(version) = version.and_then(|version| u64::try_from(version).ok()) else {
             return Ok(Search::NotThere);
         };
-        match self.of(log, version).await? {
-            Some(Some(record)) if record.entries.iter().any(|entry| entry.stamp == *stamp) => {
-                Ok(Search::Found(record))
-            }
-            // The log no longer has it, or the number is of a table that was here before.
-            _ => Ok(Search::Expired),
-        }
+        let record = self.of(log, version).await?.flatten();
+        // Else the log no longer has it, or the number is of a table that was here before.
+        let commit = record.as_ref().and_then(|record| record.commit_of(stamp));
+        Ok(commit.map_or(Search::Expired, |commit| Search::Found(commit.clone())))
     }
 
     /// Where the log has been cleaned, its transactions still tell whether a partition was written by us since.
@@ -188,16 +127,11 @@ impl Commits {
         let from = view::number(&since.table)?.map_or(0, |since| since.saturating_add(1));
         for version in from..=newest {
             let Some(Some(record)) = self.of(log, version).await? else { continue };
-            let mut entries = record.entries.iter().filter(|entry| entry.scope.overlaps(scope));
-            if entries.any(|entry| entry.token.is_some_and(|other| other > token)) {
+            if record.is_under_later_lease(scope, token) {
                 return Ok(true);
             }
         }
         Ok(false)
-    }
-
-    fn remembered(&self) -> std::sync::MutexGuard<'_, BTreeMap<u64, Option<Arc<Record>>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -215,13 +149,7 @@ fn record_of(actions: &[Action], version: u64) -> Result<Option<Record>> {
         Action::CommitInfo(info) => info.info.get(KEY),
         _ => None,
     });
-    let record = info.map(|info| serde_json::from_value(info.clone())).transpose();
-    record.map_err(|e| {
-        Error::new(ErrorKind::Corrupt, "what a commit of ours says of itself cannot be read")
-            .with_context("version", version)
-            .with_source(e)
-            .with_advice("a newer release of reprocess wrote it; use that one")
-    })
+    info.map(|info| Record::read(serde_json::from_value(info.clone()), version)).transpose()
 }
 
 /// Name under which the log keeps the last version in which we wrote a partition.

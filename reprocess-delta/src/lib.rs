@@ -10,7 +10,6 @@ mod commits;
 mod config;
 mod error;
 mod features;
-mod folder;
 mod partitions;
 mod reader;
 mod scan;

@@ -1,13 +1,9 @@
 //! Reading at pinned versions.
 
-mod held;
-
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use arrow_array::UInt64Array;
 use arrow_schema::SchemaRef;
-use arrow_select::take::take_record_batch;
 use async_trait::async_trait;
 use chrono::{DateTime, Utc};
 use deltalake::datafusion::catalog::TableProvider;
@@ -15,16 +11,16 @@ use deltalake::kernel::Add;
 use deltalake::table::config::TablePropertiesExt;
 use deltalake::table::state::DeltaTableState;
 use futures::{FutureExt, StreamExt, TryStreamExt};
-use reprocess_core::domain::effective::EffectiveRows;
 use reprocess_core::domain::ids::{PartitionVersion, TableId, TableVersion};
 use reprocess_core::domain::schema;
 use reprocess_core::domain::slice::{AsOfSlice, Pin, Slice};
 use reprocess_core::ports::reader::{Availability, RowStream, SnapshotReader};
 use reprocess_core::{Error, ErrorKind, Result};
+use reprocess_lake::session::streamed;
+use reprocess_lake::slices::{self, as_of, broken};
+use reprocess_lake::{Folder, held};
 
-pub(crate) use held::held_versions;
-
-use crate::error::{Doing, broken_promise};
+use crate::error::Doing;
 use crate::scan;
 use crate::table::DeltaTable;
 use crate::view::{File, View, location};
@@ -96,21 +92,7 @@ pub(crate) struct Source {
 
 impl Source {
     pub(crate) async fn rows(&self) -> Result<RowStream> {
-        let Some(slice) = &self.as_of else { return self.all().await };
-        let mut effective = EffectiveRows::new(slice);
-        if effective.needs_observation() {
-            let mut rows = self.all().await?;
-            while let Some(batch) = rows.try_next().await? {
-                effective.observe(&batch)?;
-            }
-        }
-        let rows = self.all().await?.map(move |batch| {
-            let batch = batch?;
-            let places = effective.rows(&batch)?.into_iter().filter_map(|row| u64::try_from(row).ok());
-            let rows = take_record_batch(&batch, &places.collect::<UInt64Array>());
-            rows.map_err(|e| broken_promise("rows cannot be taken", e))
-        });
-        Ok(rows.boxed())
+        slices::effective(self.as_of.as_ref(), || self.all().boxed()).await
     }
 
     async fn all(&self) -> Result<RowStream> {
@@ -134,7 +116,7 @@ impl Source {
             return scan::provider(&self.table, &self.view, &files, None).await;
         }
         let schema = Arc::clone(&self.schema);
-        scan::streamed(schema, move || {
+        streamed(schema, move || {
             let source = self.clone();
             async move { source.rows().await }.boxed()
         })
@@ -146,7 +128,7 @@ impl DeltaTable {
     pub(crate) async fn pinned(&self, pin: &Pin) -> Result<Source> {
         let view = self.pinned_view(pin).await?;
         let files = view.files_where(|key| pin.slice.holds(key)).map(|(_, file)| file.clone()).collect();
-        let as_of = as_of(&pin.slice);
+        let as_of = as_of(&pin.slice).cloned();
         Ok(Source {
             table: self.clone(),
             files,
@@ -181,8 +163,7 @@ impl DeltaTable {
 
     async fn available(&self, view: &View) -> Result<Availability> {
         let latest = self.latest().await?;
-        let live: std::collections::BTreeSet<_> =
-            latest.files_where(|_| true).map(|(_, file)| file.path()).collect();
+        let live: BTreeSet<_> = latest.files_where(|_| true).map(|(_, file)| file.path()).collect();
         let removed =
             view.files_where(|_| true).map(|(_, file)| file).filter(|file| !live.contains(file.path()));
         let removed: Vec<_> = removed.collect();
@@ -215,17 +196,7 @@ impl DeltaTable {
     }
 }
 
-pub(crate) fn as_of(slice: &Slice) -> Option<AsOfSlice> {
-    match slice {
-        Slice::AsOf(slice) => Some(slice.clone()),
-        _ => None,
-    }
-}
-
-pub(crate) fn broken(pin: &Pin, why: &str) -> Error {
-    Error::new(ErrorKind::PinBroken, why)
-        .with_context("table", &pin.table)
-        .with_context("slice", &pin.slice)
-        .with_context("version", &pin.version)
-        .with_advice("plan again with the current inputs")
+/// The versions that pins are held of.
+pub(crate) async fn held_versions(folder: &Folder) -> Result<BTreeSet<u64>> {
+    Ok(held::versions(folder).await?.iter().filter_map(|version| version.parse().ok()).collect())
 }

@@ -1,6 +1,6 @@
 //! Staged sets: where they are noted, and how the table would look with them.
 
-mod manifest;
+mod set;
 
 use std::sync::Arc;
 
@@ -17,10 +17,12 @@ use reprocess_core::ports::reader::RowStream;
 use reprocess_core::ports::staged::StagedReader;
 use reprocess_core::ports::writer::{Intent, Staged, StagedId};
 use reprocess_core::{Error, ErrorKind, Result};
+use reprocess_lake::sets;
+use reprocess_lake::slices::{as_of, broken};
 
-pub(crate) use manifest::{Files, Manifest, Merged, discard, staged_folder};
+pub(crate) use set::{Content, Files, Merged, Set, claim, discard, forget};
 
-use crate::reader::{Source, as_of, broken};
+use crate::reader::Source;
 use crate::table::DeltaTable;
 use crate::view::{File, View};
 
@@ -28,8 +30,8 @@ use crate::view::{File, View};
 impl StagedReader for DeltaTable {
     async fn list(&self, run: &RunId) -> Result<Vec<StagedId>> {
         let mut ids = Vec::new();
-        for id in manifest::of_run(self, run).await? {
-            if manifest::open(self, &id).await?.is_some() {
+        for id in sets::of_run(self.folder(), run).await? {
+            if set::open(self, &id).await?.is_some() {
                 ids.push(id);
             }
         }
@@ -38,7 +40,7 @@ impl StagedReader for DeltaTable {
     }
 
     async fn open(&self, id: &StagedId) -> Result<Option<Staged>> {
-        Ok(manifest::open(self, id).await?.map(|manifest| manifest.staged))
+        Ok(set::open(self, id).await?.map(|set| set.staged))
     }
 
     async fn read_overlaid(&self, staged: &[Staged], pin: &Pin) -> Result<(SchemaRef, RowStream)> {
@@ -117,7 +119,14 @@ impl DeltaTable {
             adds.extend(after.adds);
         }
         self.check_files(pin, &files).await?;
-        Ok(Source { table: self.clone(), view, files, adds, schema: columns, as_of: as_of(&pin.slice) })
+        Ok(Source {
+            table: self.clone(),
+            view,
+            files,
+            adds,
+            schema: columns,
+            as_of: as_of(&pin.slice).cloned(),
+        })
     }
 
     /// The rows of the wanted partitions in a staged set's scope, as they would be with it committed onto a version.
@@ -128,14 +137,14 @@ impl DeltaTable {
         columns: &SchemaRef,
         wanted: impl Fn(&PartitionKey) -> bool,
     ) -> Result<Source> {
-        let manifest = Manifest::find(self, staged).await?;
+        let noted = Set::find(self.folder(), staged).await?.content.files;
         let in_scope = |key: &PartitionKey| staged.scope.covers(key) && wanted(key);
         let stays = |key: &PartitionKey, file: &File| match &staged.intent {
             Intent::Replace => false,
             Intent::ReplaceDynamic => !staged.received.contains(key),
-            Intent::Merge(_) => !manifest.files.removes(file.path()),
+            Intent::Merge(_) => !noted.removes(file.path()),
         };
-        if let Some(merged) = &manifest.files.merged
+        if let Some(merged) = &noted.merged
             && !merged.is_on(&view.head(&staged.scope)?)
         {
             return Err(self.in_table(
@@ -148,7 +157,7 @@ impl DeltaTable {
             view.files_where(in_scope).filter(|(key, file)| stays(key, file)).map(|(_, file)| file.clone());
         let partitions = view.partitions()?;
         let mut adds = Vec::new();
-        for add in &manifest.files.adds {
+        for add in &noted.adds {
             if in_scope(&partitions.key(&partitions.values(&add.partition_values)?)?) {
                 adds.push(add.clone());
             }

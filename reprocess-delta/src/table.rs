@@ -12,13 +12,14 @@ use percent_encoding::percent_decode_str;
 use reprocess_core::domain::ids::TableVersion;
 use reprocess_core::domain::job::TableSpec;
 use reprocess_core::{Error, ErrorKind, Result};
+use reprocess_lake::Folder;
+use reprocess_lake::session::{session, without_tables};
 
 use crate::commits::Commits;
 use crate::config::DeltaConfig;
 use crate::error::Doing;
-use crate::folder::Folder;
 use crate::view::{self, View};
-use crate::{reader, scan};
+use crate::{reader, writer};
 
 /// How many versions beside the newest are kept in memory.
 const VIEWS: usize = 4;
@@ -87,7 +88,7 @@ impl DeltaTable {
 
     /// As [`open`](Self::open), with settings.
     pub fn open_with(location: &str, spec: TableSpec, config: DeltaConfig) -> Result<Self> {
-        let session = scan::session(&config)?;
+        let session = session(config.memory_bytes)?;
         Self::open_in(location, spec, config, &session)
     }
 
@@ -123,7 +124,7 @@ impl DeltaTable {
         let shared = Shared {
             folder: Folder::new(log.object_store(None)),
             commits: Commits::default(),
-            session: scan::without_tables(session),
+            session: without_tables(session),
             latest: tokio::sync::Mutex::default(),
             views: Mutex::default(),
             turn: tokio::sync::Mutex::default(),
@@ -171,7 +172,7 @@ impl DeltaTable {
     /// Versions whose files must stay: those of pins that are held, and those that commits kept to be restored.
     pub async fn needed_versions(&self) -> Result<Vec<u64>> {
         let mut versions = reader::held_versions(self.folder()).await?;
-        versions.extend(crate::writer::kept_versions(self.folder()).await?);
+        versions.extend(writer::kept_versions(self.folder()).await?);
         Ok(versions.into_iter().collect())
     }
 

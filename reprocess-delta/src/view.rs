@@ -12,13 +12,9 @@ use reprocess_core::domain::partition::PartitionKey;
 use reprocess_core::domain::scope::Scope;
 use reprocess_core::domain::slice::{Base, Slice};
 use reprocess_core::{Error, ErrorKind, Result};
+use reprocess_lake::versions::{ABSENT, version_of};
 
 use crate::partitions::Partitions;
-
-/// Version of a table that is not there.
-const ABSENT: &str = "none";
-/// Version of what holds no files.
-const EMPTY: &str = "empty";
 
 /// A table at one version; without a snapshot a table that is not there.
 #[derive(Debug)]
@@ -213,21 +209,6 @@ fn identity(path: &str, deleted: Option<&DeletionVectorDescriptor>) -> String {
         }
         None => path.to_owned(),
     }
-}
-
-/// The version of a set of files: another one where a file comes, goes or loses rows.
-pub(crate) fn version_of(identities: impl Iterator<Item = String>) -> PartitionVersion {
-    let mut sorted: Vec<_> = identities.collect();
-    if sorted.is_empty() {
-        return EMPTY.into();
-    }
-    sorted.sort();
-    let mut hasher = blake3::Hasher::new();
-    for identity in sorted {
-        hasher.update(identity.as_bytes());
-        hasher.update(b"\n\n");
-    }
-    PartitionVersion::new(&hasher.finalize().to_hex()[..32])
 }
 
 pub(crate) fn version(number: Option<u64>) -> TableVersion {

@@ -5,7 +5,6 @@ mod encode;
 mod keep;
 mod layout;
 mod merge;
-mod query;
 mod schema;
 mod stage;
 
@@ -33,14 +32,13 @@ use reprocess_core::ports::writer::{
 };
 use reprocess_core::{Error, Result};
 
-pub(crate) use encode::folder_name;
 pub(crate) use keep::kept_versions;
 
 use crate::commits::Search;
 use crate::error::Doing;
 use crate::partitions::Partitions;
 use crate::scan;
-use crate::shadow::{self, Manifest};
+use crate::shadow::{self, Set};
 use crate::table::DeltaTable;
 
 #[async_trait]
@@ -97,7 +95,7 @@ impl PartitionWriter for DeltaTable {
         let view = self.latest().await.map_err(|e| self.in_table(e))?;
         let search = self.commits().find(self.log().as_ref(), &view, stamp, scope, since).await;
         Ok(match search.map_err(|e| self.in_table(e))? {
-            Search::Found(record) => Found::Yes(record.commit.clone()),
+            Search::Found(commit) => Found::Yes(commit),
             Search::NotThere => Found::No,
             Search::Expired => Found::HistoryExpired,
         })
@@ -162,9 +160,9 @@ impl DeltaTable {
     }
 
     async fn merge_again(&self, staged: &Staged, by: &MergeKeys) -> Result<()> {
-        let mut manifest = Manifest::find(self, staged).await?;
+        let mut set = Set::find(self.folder(), staged).await?;
         let view = self.latest().await?;
-        let Some(merged) = &manifest.files.merged else {
+        let Some(merged) = &set.content.files.merged else {
             return Err(
                 Error::internal("a merge was staged without its rows").with_context("staged", &staged.id)
             );
@@ -176,7 +174,7 @@ impl DeltaTable {
         let columns = columns::resolve(view.schema(), &staged.schema, staged.schema_policy)?;
         let (merged, adds) =
             merge::merge(self, &view, &staged.scope, by, &columns, &incoming, &staged.id).await?;
-        manifest.files = shadow::Files { adds, merged: Some(shadow::Merged { incoming, ..merged }) };
-        manifest.keep(self).await
+        set.content.files = shadow::Files { adds, merged: Some(shadow::Merged { incoming, ..merged }) };
+        set.keep(self.folder()).await
     }
 }

@@ -13,7 +13,8 @@ use serde::{Deserialize, Serialize};
 use sqlx::PgPool;
 use sqlx::postgres::PgConnectOptions;
 
-pub(crate) use transaction::Tx;
+pub use transaction::PostgresTransaction;
+pub(crate) use transaction::PostgresTransaction as Tx;
 
 use crate::reader::SnapshotId;
 use crate::schema::Schema;
@@ -192,6 +193,15 @@ impl PostgresDatabase {
     /// Closes the connections of every clone of this handle, after the work that is running.
     pub async fn close(&self) {
         self.inner.pool.close().await;
+    }
+
+    /// A transaction that may write, for what others keep in this database beside our tables, with
+    /// [`PostgresLedger::finish_on`](crate::PostgresLedger::finish_on) also for a commit that the ledger is told of in
+    /// the same transaction. Each statement sees what was committed when it began. Names without a schema are looked up
+    /// in the search path of the connection. Statements have to run without a name (`persistent(false)`), since a pooler
+    /// may stand between.
+    pub async fn begin_write(&self) -> Result<PostgresTransaction> {
+        self.begin().await
     }
 
     /// The schema of our own tables.

@@ -20,7 +20,7 @@ mod shadow;
 mod sql;
 mod writer;
 
-pub use config::{PostgresConfig, PostgresDatabase};
+pub use config::{PostgresConfig, PostgresDatabase, PostgresTransaction};
 pub use ledger::PostgresLedger;
 pub use reader::{ExportedSnapshot, PostgresSource};
 pub use writer::PostgresTable;

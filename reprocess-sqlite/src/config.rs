@@ -43,6 +43,9 @@ pub struct SqliteConfig {
     pub batch_rows: usize,
     /// How many pages the file may have, where it is to be limited; a page has 4,096 bytes.
     pub max_pages: Option<u32>,
+    /// Whether a file that is there already keeps its journal mode; see
+    /// [`with_journal_mode_kept`](Self::with_journal_mode_kept).
+    pub keeps_journal_mode: bool,
 }
 
 impl Default for SqliteConfig {
@@ -54,6 +57,7 @@ impl Default for SqliteConfig {
             readers: 256,
             batch_rows: 8_192,
             max_pages: None,
+            keeps_journal_mode: false,
         }
     }
 }
@@ -96,6 +100,15 @@ impl SqliteConfig {
     #[must_use]
     pub fn with_max_pages(mut self, pages: u32) -> Self {
         self.max_pages = Some(pages);
+        self
+    }
+
+    /// Leaves the journal mode of a file that is there already as it is, for one that other programs made and may have
+    /// open: to switch it asks for a lock that they hold. Without a write-ahead log readers and writers wait for each
+    /// other. A file that is made here has one.
+    #[must_use]
+    pub fn with_journal_mode_kept(mut self) -> Self {
+        self.keeps_journal_mode = true;
         self
     }
 
@@ -154,13 +167,16 @@ impl SqliteDatabase {
         self.inner.stage.close().await;
     }
 
-    /// A transaction that holds the write lock from its start, so that it never has to be given up for another's.
-    pub(crate) async fn begin_write(&self) -> Result<Transaction<'static, Sqlite>> {
+    /// A transaction that holds the write lock from its start, so that it never has to be given up for another's. For
+    /// what others keep in this file beside our tables, with
+    /// [`SqliteLedger::finish_in`](crate::SqliteLedger::finish_in) also for a commit that the ledger is told of in the
+    /// same transaction.
+    pub async fn begin_write(&self) -> Result<Transaction<'static, Sqlite>> {
         self.waiting("begin a write", || self.inner.write.begin_with("BEGIN IMMEDIATE")).await
     }
 
-    /// A transaction that sees one moment, from its first statement.
-    pub(crate) async fn begin_read(&self) -> Result<Transaction<'static, Sqlite>> {
+    /// A transaction that sees one moment, from its first statement, and cannot write.
+    pub async fn begin_read(&self) -> Result<Transaction<'static, Sqlite>> {
         self.waiting("begin a read", || self.inner.read.begin()).await
     }
 

@@ -21,16 +21,18 @@ use reprocess_core::ports::writer::{
     Change, Commit, CommitEntry, CommitOutcome, CommitRequest, Intent, MovedBy, StampId,
 };
 use reprocess_core::{Error, ErrorKind, Result};
+use reprocess_lake::record::{Record, id_of, in_words};
+use reprocess_lake::versions::version_of;
 use serde_json::json;
 
 use super::keep::{self, Replaced};
 use super::{layout, merge, schema as delta};
-use crate::commits::{self, Entry, Record, Search};
+use crate::commits::{self, Search};
 use crate::error::Doing;
 use crate::features;
-use crate::shadow::Manifest;
+use crate::shadow::{self, Set};
 use crate::table::DeltaTable;
-use crate::view::{File, View, identity_of, version, version_of};
+use crate::view::{File, View, identity_of, version};
 
 /// How often a commit is tried again after another version came first.
 const TRIES: usize = 1_000;
@@ -95,8 +97,8 @@ async fn known(
             false => commits.find(log, view, &entry.stamp, &entry.scope, request.since).await?,
         };
         match search {
-            Search::Found(record) => {
-                known.insert(entry.stamp.clone(), record.commit.clone());
+            Search::Found(commit) => {
+                known.insert(entry.stamp.clone(), commit);
             }
             Search::NotThere => {}
             Search::Expired => {
@@ -149,7 +151,7 @@ struct Changes<'a> {
     columns_then: Option<String>,
     removed: BTreeMap<String, &'a File>,
     added: Vec<(PartitionKey, Add)>,
-    staged: Vec<Manifest>,
+    staged: Vec<Set>,
 }
 
 impl<'a> Changes<'a> {
@@ -169,17 +171,17 @@ impl<'a> Changes<'a> {
     async fn take(&mut self, table: &DeltaTable, entry: &CommitEntry, head: &Base) -> Result<bool> {
         match &entry.change {
             Change::Apply(staged) => {
-                let manifest = Manifest::claim(table, staged).await?;
+                let set = shadow::claim(table, staged).await?;
                 features::check(self.view, matches!(staged.intent, Intent::Merge(_)))?;
                 let Ok(columns) = schema::resolve(&self.columns, &staged.schema, staged.schema_policy) else {
                     return Ok(false);
                 };
-                if !manifest.fits(self.view, &columns)? {
+                if !set.content.fits(staged, self.view, &columns)? {
                     return Ok(false);
                 }
                 self.columns = columns;
                 let files = self.view.files_in(&entry.scope)?;
-                let removed = match (&staged.intent, &manifest.files.merged) {
+                let removed = match (&staged.intent, &set.content.files.merged) {
                     (Intent::Merge(_), Some(merged)) => {
                         if !merged.is_on(head) {
                             return Err(Error::new(
@@ -197,8 +199,8 @@ impl<'a> Changes<'a> {
                     }
                     _ => files,
                 };
-                self.replace(removed, manifest.files.adds.clone())?;
-                self.staged.push(manifest);
+                self.replace(removed, set.content.files.adds.clone())?;
+                self.staged.push(set);
                 Ok(true)
             }
             Change::Restore(kept) => {
@@ -277,10 +279,7 @@ impl<'a> Changes<'a> {
         if request.keep {
             commit.kept = Some(keep::keep(table, self.view, open, &id_of(open)).await?);
         }
-        let record = Record {
-            commit: commit.clone(),
-            entries: open.iter().map(|entry| told(entry, request)).collect(),
-        };
+        let record = Record::of(commit.clone(), open, request);
         let keys: BTreeSet<_> = open.iter().flat_map(|entry| entry.scope.partitions()).collect();
         let properties = CommitProperties::default()
             .with_max_retries(0)
@@ -312,9 +311,9 @@ impl<'a> Changes<'a> {
             }
             tracing::warn!(error = %error, version = number, "the version was written, and an error came after it");
         }
-        for manifest in &self.staged {
-            if let Err(e) = manifest.forget(table).await {
-                tracing::warn!(error = %e, staged = %manifest.staged.id, "the note of a committed set could not be removed");
+        for set in &self.staged {
+            if let Err(e) = shadow::forget(table, set).await {
+                tracing::warn!(error = %e, staged = %set.staged.id, "the note of a committed set could not be removed");
             }
         }
         Ok(Some(CommitOutcome::Committed(commit)))
@@ -333,30 +332,6 @@ impl<'a> Changes<'a> {
         actions.extend(adds.map(Action::Add));
         Ok(actions)
     }
-}
-
-/// Names what a commit keeps: unlike that of any other attempt.
-fn id_of(open: &[&CommitEntry]) -> String {
-    let mut hasher = blake3::Hasher::new();
-    for entry in open {
-        hasher.update(format!("{}#{}\n", entry.stamp, entry.attempt).as_bytes());
-    }
-    hasher.finalize().to_hex()[..32].to_owned()
-}
-
-fn told(entry: &CommitEntry, request: &CommitRequest<'_>) -> Entry {
-    Entry {
-        stamp: entry.stamp.clone(),
-        scope: entry.scope.clone(),
-        token: request.fence.map(|fence| fence.token),
-        made_by: entry.finish.records.iter().map(Into::into).collect(),
-    }
-}
-
-fn in_words(open: &[&CommitEntry]) -> String {
-    let runs: BTreeSet<_> =
-        open.iter().map(|entry| format!("{} of {}", entry.stamp.run, entry.stamp.job)).collect();
-    format!("reprocess: {}", runs.into_iter().collect::<Vec<_>>().join(", "))
 }
 
 /// Whether another version came first, so that nothing was written.
@@ -380,5 +355,5 @@ async fn is_there(
     let (now, since) = (table.latest().await?, Base::new(view.version(), request.base.partitions.clone()));
     let search =
         table.commits().find_since(table.log().as_ref(), &now, &entry.stamp, &entry.scope, &since).await?;
-    Ok(matches!(search, Search::Found(record) if record.commit == *commit))
+    Ok(matches!(search, Search::Found(found) if found == *commit))
 }

@@ -1,12 +1,10 @@
-//! Writing data files: a bounded number of partitions at once, beside whoever makes the rows.
+//! Writing data files: a bounded number of partitions at once.
 
-use std::collections::BTreeMap;
 use std::num::NonZeroU64;
 use std::sync::Arc;
 
-use arrow_array::{RecordBatch, UInt64Array};
+use arrow_array::RecordBatch;
 use arrow_schema::{Schema, SchemaRef};
-use arrow_select::take::take_record_batch;
 use buoyant_kernel::table_properties::DataSkippingNumIndexedCols;
 use deltalake::Path;
 use deltalake::datafile::writer::{PartitionWriter, PartitionWriterConfig};
@@ -15,22 +13,17 @@ use deltalake::operations::get_num_idx_cols_and_stats_columns;
 use deltalake::parquet::basic::Compression;
 use deltalake::parquet::file::properties::WriterProperties;
 use reprocess_core::domain::partition::{PartitionKey, Partitioning};
-use reprocess_core::domain::rows::partition_runs;
 use reprocess_core::{Error, Result};
-use tokio::sync::mpsc;
-use tokio::task::JoinHandle;
+use reprocess_lake::encode::{Open, ROWS_AT_ONCE, Sink, divided};
+use reprocess_lake::placement::{folder_name, folder_of};
 
 use crate::error::{Doing, broken_promise};
 use crate::partitions::Partitions;
 use crate::table::DeltaTable;
-use crate::view::View;
+use crate::view::{View, path_of};
 
 /// A row group in memory is written once it has so many bytes, so that a partition that is open costs no more.
 const ROW_GROUP_BYTES: usize = 12 << 20;
-/// How many batches wait between who makes them and who encodes them.
-const WAITING: usize = 2;
-/// Larger batches are divided, so that one part is encoded while the next is looked at.
-const ROWS_AT_ONCE: usize = 16_384;
 const WHAT: &str = "write data files";
 
 /// Where data files go, and what their columns are.
@@ -129,168 +122,60 @@ impl Layout {
     }
 }
 
-/// Name of the folders that hold the files of a staged set.
-pub(crate) fn folder_name(staged: &str) -> String {
-    format!("reprocess-{staged}")
-}
-
-/// People who look at the folders find partitions by their names; what could be read as something else is hashed, since
-/// nobody may read values from paths.
-fn folder_of(values: &PartitionKey, name: &str) -> Path {
-    let part = |(column, value): (&str, &reprocess_core::domain::value::Value)| {
-        let text = format!("{column}={value}");
-        if text.chars().all(|c| c.is_ascii_alphanumeric() || "=-_.".contains(c))
-            && !text.starts_with(['_', '.'])
-        {
-            return text;
-        }
-        let kind = value.kind().map_or_else(|| "null".to_owned(), |kind| kind.to_string());
-        format!("part={}", &blake3::hash(format!("{kind} {text}").as_bytes()).to_hex()[..16])
-    };
-    values.bound().map(part).chain([name.to_owned()]).collect()
-}
-
-/// Writes rows in a task of its own.
-#[derive(Debug)]
-pub(super) struct Encoder {
-    rows: mpsc::Sender<Piece>,
-    task: JoinHandle<Result<Vec<Add>>>,
-}
-
-#[derive(Debug)]
-enum Piece {
-    Rows(RecordBatch),
-    /// Without it the rows are not all, and what was written is given up.
-    End,
-}
-
-impl Encoder {
-    pub(super) fn start(layout: Layout) -> Self {
-        let (rows, received) = mpsc::channel(WAITING);
-        Self { rows, task: tokio::spawn(Files::new(layout).write_all(received)) }
-    }
-
-    /// Takes rows, which have the columns of the layout's table, as fast as they can be written.
-    pub(super) async fn push(&self, batch: &RecordBatch) -> Result<()> {
-        for part in parts_of(batch) {
-            // Where the task has failed, its error is told by `finish`.
-            if self.rows.send(Piece::Rows(part)).await.is_err() {
-                break;
-            }
-        }
-        Ok(())
-    }
-
-    /// The files, once all rows are in them.
-    pub(super) async fn finish(self) -> Result<Vec<Add>> {
-        let _ = self.rows.send(Piece::End).await;
-        self.task.await.map_err(|e| broken_promise("the task that writes data files ended", e))?
-    }
-
-    /// Leaves no open upload behind.
-    pub(super) async fn give_up(self) {
-        drop(self.rows);
-        let _ = self.task.await;
-    }
-}
-
-/// Parts that are encoded while the next is looked at.
-pub(super) fn parts_of(batch: &RecordBatch) -> impl Iterator<Item = RecordBatch> {
-    let starts = (0..batch.num_rows()).step_by(ROWS_AT_ONCE);
-    starts.map(|start| batch.slice(start, ROWS_AT_ONCE.min(batch.num_rows() - start)))
-}
-
 /// The partitions that are open, and the files that are written.
-struct Files {
+pub(super) struct Files {
     layout: Layout,
     partitioning: Partitioning,
-    open: BTreeMap<PartitionKey, (u64, PartitionWriter)>,
-    turn: u64,
+    open: Open<PartitionKey, PartitionWriter>,
     adds: Vec<Add>,
 }
 
 impl Files {
-    fn new(layout: Layout) -> Self {
+    pub(super) fn new(layout: Layout) -> Self {
         let partitioning = layout.partitions.as_ref().map(Partitions::of_files).unwrap_or_default();
-        Self { layout, partitioning, open: BTreeMap::new(), turn: 0, adds: Vec::new() }
+        let open = Open::new(layout.table.config().open_partitions);
+        Self { layout, partitioning, open, adds: Vec::new() }
     }
 
-    async fn write_all(mut self, mut rows: mpsc::Receiver<Piece>) -> Result<Vec<Add>> {
-        let ended = loop {
-            match rows.recv().await {
-                Some(Piece::Rows(batch)) => {
-                    if let Err(e) = self.write(&batch).await {
-                        break Err(e);
-                    }
-                }
-                Some(Piece::End) => break Ok(true),
-                None => break Ok(false),
+    async fn append(&mut self, values: PartitionKey, rows: &RecordBatch) -> Result<()> {
+        if self.open.get(&values).is_none() {
+            while let Some(writer) = self.open.make_room() {
+                self.adds.extend(writer.close().await.doing(WHAT)?);
             }
-        };
-        match ended {
-            Ok(true) => {
-                while let Some((_, (_, writer))) = self.open.pop_first() {
-                    self.adds.extend(writer.close().await.doing(WHAT)?);
-                }
-                Ok(self.adds)
-            }
-            given_up => {
-                while let Some((_, (_, writer))) = self.open.pop_first() {
-                    if let Err(e) = writer.abort().await {
-                        tracing::warn!(error = %e, "an upload could not be given up");
-                    }
-                }
-                let written = self.adds.iter().map(crate::view::path_of).collect();
-                self.layout.table.folder().remove(written).await?;
-                given_up.map(|_| Vec::new())
-            }
+            self.open.insert(values.clone(), self.layout.open(&values)?);
         }
-    }
-
-    async fn write(&mut self, batch: &RecordBatch) -> Result<()> {
-        let runs = partition_runs(&self.partitioning, batch)?;
-        let in_file = batch.project(&self.layout.file_columns);
-        let in_file = in_file.map_err(|e| broken_promise("rows have other columns than their files", e))?;
-        if let [(values, _)] = runs.as_slice() {
-            return self.append(values, &in_file).await;
-        }
-        let mut rows_of = BTreeMap::<_, Vec<u64>>::new();
-        for (values, run) in runs {
-            rows_of.entry(values).or_default().extend(run.map(|row| u64::try_from(row).unwrap_or(u64::MAX)));
-        }
-        for (values, rows) in rows_of {
-            let rows = take_record_batch(&in_file, &UInt64Array::from(rows));
-            self.append(
-                &values,
-                &rows.map_err(|e| broken_promise("rows of a partition cannot be taken", e))?,
-            )
-            .await?;
-        }
-        Ok(())
-    }
-
-    async fn append(&mut self, values: &PartitionKey, rows: &RecordBatch) -> Result<()> {
-        self.turn += 1;
-        if !self.open.contains_key(values) {
-            self.make_room().await?;
-            let writer = self.layout.open(values)?;
-            self.open.insert(values.clone(), (self.turn, writer));
-        }
-        let Some((turn, writer)) = self.open.get_mut(values) else {
+        let Some(writer) = self.open.get(&values) else {
             return Err(Error::internal("a partition that was opened is not open"));
         };
-        *turn = self.turn;
         writer.write(rows).await.doing(WHAT)
     }
+}
 
-    /// Closes the partition that waited longest, where as many are open as may be.
-    async fn make_room(&mut self) -> Result<()> {
-        while self.open.len() >= self.layout.table.config().open_partitions {
-            let oldest =
-                self.open.iter().min_by_key(|(_, (turn, _))| *turn).map(|(values, _)| values.clone());
-            let Some((_, writer)) = oldest.and_then(|values| self.open.remove(&values)) else { break };
-            self.adds.extend(writer.close().await.doing(WHAT)?);
+impl Sink for Files {
+    type File = Add;
+
+    async fn write(&mut self, batch: &RecordBatch) -> Result<()> {
+        let in_file = batch.project(&self.layout.file_columns);
+        let in_file = in_file.map_err(|e| broken_promise("rows have other columns than their files", e))?;
+        for (values, rows) in divided(&self.partitioning, batch, &in_file)? {
+            self.append(values, &rows).await?;
         }
         Ok(())
+    }
+
+    async fn close(&mut self) -> Result<Vec<Add>> {
+        while let Some(writer) = self.open.pop() {
+            self.adds.extend(writer.close().await.doing(WHAT)?);
+        }
+        Ok(std::mem::take(&mut self.adds))
+    }
+
+    async fn give_up(mut self) -> Result<()> {
+        while let Some(writer) = self.open.pop() {
+            if let Err(e) = writer.abort().await {
+                tracing::warn!(error = %e, "an upload could not be given up");
+            }
+        }
+        self.layout.table.folder().remove(self.adds.iter().map(path_of).collect()).await
     }
 }

@@ -7,10 +7,10 @@ use deltalake::kernel::Add;
 use reprocess_core::domain::slice::Kept;
 use reprocess_core::ports::writer::CommitEntry;
 use reprocess_core::{Error, ErrorKind, Result};
+use reprocess_lake::{Folder, kept as tickets, place};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use crate::folder::{Folder, place};
 use crate::table::DeltaTable;
 use crate::view::{File, View};
 
@@ -58,17 +58,14 @@ pub(super) fn columns_of(view: &View) -> Result<String> {
 }
 
 fn ticket(table: &DeltaTable, kept: &Kept) -> Result<Ticket> {
-    let ticket: Option<Ticket> = serde_json::from_value(kept.0.clone()).ok();
-    ticket
-        .filter(|ticket| ticket.table == table.spec().id.as_str())
-        .ok_or_else(|| Error::new(ErrorKind::Corrupt, "what is to be restored was not kept by this table"))
+    tickets::ticket(kept, |ticket: &Ticket| ticket.table == table.spec().id.as_str())
 }
 
 /// What was kept. Refuses what was freed.
 pub(super) async fn find(table: &DeltaTable, kept: &Kept) -> Result<Replaced> {
     let note = ticket(table, kept)?.note();
     let found = table.folder().read(&note).await?;
-    found.ok_or_else(|| Error::new(ErrorKind::State, "what the commit replaced is no longer kept"))
+    found.ok_or_else(tickets::freed)
 }
 
 /// Refuses files that are gone, as a vacuum that knew nothing of them leaves it.
@@ -89,8 +86,6 @@ pub(super) async fn forget(table: &DeltaTable, kept: &Kept) -> Result<()> {
 
 /// The versions whose files are kept.
 pub(crate) async fn kept_versions(folder: &Folder) -> Result<BTreeSet<u64>> {
-    let under = place([KEPT]);
-    let found = folder.list(&under).await?;
-    let version = |path: &Path| path.prefix_match(&under)?.next()?.as_ref().parse().ok();
-    Ok(found.iter().filter_map(version).collect())
+    let versions = folder.folders(&place([KEPT])).await?;
+    Ok(versions.iter().filter_map(|version| version.parse().ok()).collect())
 }

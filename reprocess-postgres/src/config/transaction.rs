@@ -8,20 +8,20 @@ use sqlx::{AssertSqlSafe, PgConnection, PgPool, Postgres, raw_sql};
 
 use crate::error::Doing;
 
-/// A transaction. Where it is dropped before its end, at whatever await or outside of any, its connection is closed, so
-/// that the server rolls it back.
+/// A transaction of a [`PostgresDatabase`](crate::PostgresDatabase), to run statements in. Where it is dropped before its
+/// end, at whatever await or outside of any, its connection is closed, so that the server rolls it back.
 ///
 /// Those of sqlx give the connection back: a `begin` that is dropped leaves the next user in a transaction whose writes
 /// are never committed (<https://github.com/launchbadge/sqlx/issues/4393>), and a COPY that is dropped leaves answers
 /// which the next user takes for his own.
 #[derive(Debug)]
-pub(crate) struct Tx {
+pub struct PostgresTransaction {
     /// There until it is dropped.
     connection: Option<PoolConnection<Postgres>>,
     open: bool,
 }
 
-impl Tx {
+impl PostgresTransaction {
     /// Begins with these statements.
     pub(super) async fn begin(pool: &PgPool, statements: &str) -> Result<Self> {
         let connection = pool.acquire().await.doing("connect")?;
@@ -30,8 +30,9 @@ impl Tx {
         Ok(tx)
     }
 
-    /// An error does not say that nothing was committed: the answer may have been lost.
-    pub(crate) async fn commit(mut self) -> Result<()> {
+    /// Ends it with all that was done in it. An error does not say that nothing was committed: the answer may have been
+    /// lost.
+    pub async fn commit(mut self) -> Result<()> {
         // A COMMIT after a statement that failed rolls back and answers as if all was well; another statement fails.
         let committed = self.run("SELECT 1; COMMIT".to_owned()).await.doing("commit");
         committed.map_err(|error| match error.kind() {
@@ -44,7 +45,8 @@ impl Tx {
         Ok(())
     }
 
-    pub(crate) async fn rollback(mut self) -> Result<()> {
+    /// Ends it with nothing done.
+    pub async fn rollback(mut self) -> Result<()> {
         self.run("ROLLBACK".to_owned()).await.doing("roll back")?;
         self.open = false;
         Ok(())
@@ -55,7 +57,7 @@ impl Tx {
     }
 }
 
-impl Drop for Tx {
+impl Drop for PostgresTransaction {
     fn drop(&mut self) {
         // Closes the socket at once; a farewell would need a runtime, and there may be none.
         if let (true, Some(connection)) = (self.open, self.connection.take()) {
@@ -66,7 +68,7 @@ impl Drop for Tx {
 
 const THERE: &str = "a connection stays until it is dropped";
 
-impl Deref for Tx {
+impl Deref for PostgresTransaction {
     type Target = PgConnection;
 
     #[allow(clippy::expect_used, reason = "it is taken as it is dropped, and nowhere else")]
@@ -75,7 +77,7 @@ impl Deref for Tx {
     }
 }
 
-impl DerefMut for Tx {
+impl DerefMut for PostgresTransaction {
     #[allow(clippy::expect_used, reason = "it is taken as it is dropped, and nowhere else")]
     fn deref_mut(&mut self) -> &mut PgConnection {
         self.connection.as_mut().expect(THERE)

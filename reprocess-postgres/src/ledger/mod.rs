@@ -105,7 +105,7 @@ impl PostgresLedger {
     }
 
     /// [`finish_in`](Self::finish_in) on a connection that is in a transaction.
-    pub(crate) async fn finish_on(
+    pub async fn finish_on(
         &self,
         connection: &mut PgConnection,
         commit: &Commit,
@@ -121,11 +121,7 @@ impl PostgresLedger {
     }
 
     /// [`fence_is_current_in`](Self::fence_is_current_in) on a connection that is in a transaction.
-    pub(crate) async fn fence_is_current_on(
-        &self,
-        connection: &mut PgConnection,
-        fence: &Fence,
-    ) -> Result<bool> {
+    pub async fn fence_is_current_on(&self, connection: &mut PgConnection, fence: &Fence) -> Result<bool> {
         lease::hold(&mut self.session(connection), fence).await
     }
 

@@ -38,7 +38,12 @@ pub(super) async fn database(config: SqliteConfig, path: &Path) -> Result<Sqlite
             })
     };
     let writing = |file: &Path| {
-        connect(file).journal_mode(SqliteJournalMode::Wal).pragma("cache_size", WRITE_CACHE_KIB)
+        let connect = connect(file).pragma("cache_size", WRITE_CACHE_KIB);
+        if config.keeps_journal_mode && is_there(file) {
+            connect
+        } else {
+            connect.journal_mode(SqliteJournalMode::Wal)
+        }
     };
     // The staged file comes first: the connections below attach it, and would not make it.
     let stage = open(&config, pool(1), writing(&staged)).await?;
@@ -145,6 +150,11 @@ fn attached(file: &Path) -> Result<String> {
     }
     uri.push_str("?mode=ro");
     Ok(uri)
+}
+
+/// An empty file is none: its journal mode is not set yet.
+fn is_there(file: &Path) -> bool {
+    file.metadata().is_ok_and(|file| file.len() > 0)
 }
 
 fn absolute(path: &Path) -> Result<PathBuf> {
