@@ -145,7 +145,8 @@ fn unmoved(metadata: &TableMetadata, change: &RefChange) -> Option<TableRequirem
 }
 
 fn tag(snapshot: i64) -> SnapshotReference {
-    SnapshotReference::new(snapshot, SnapshotRetention::Tag { max_ref_age_ms: None })
+    // Whatever the table says of the age of tags: ours stay until they are removed.
+    SnapshotReference::new(snapshot, SnapshotRetention::Tag { max_ref_age_ms: Some(i64::MAX) })
 }
 
 /// After a roll back to columns of before the table may be partitioned by one that came later.
