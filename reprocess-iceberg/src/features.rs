@@ -4,14 +4,34 @@ use arrow_schema::{DataType, Schema, TimeUnit};
 use iceberg::spec::{DataFileFormat, FormatVersion, TableMetadata, Transform};
 use reprocess_core::domain::rows::CellKind;
 use reprocess_core::{Error, ErrorKind, Result};
+use serde_json::Value;
 
 use crate::columns;
 use crate::view::{File, Named, View};
+
+/// The newest version of the format that is read and written here.
+const NEWEST: FormatVersion = FormatVersion::V3;
 
 /// Property that names the format of new data files.
 const FORMAT: &str = "write.format.default";
 /// Property that names the key that a table is encrypted with.
 const KEY: &str = "encryption.key-id";
+
+/// Why metadata cannot be read: where they are of a newer version of the format that, else what was said. `version` is
+/// where the version stands in the JSON.
+pub(crate) fn unreadable(json: &[u8], version: &str, error: Error) -> Error {
+    let json: Value = serde_json::from_slice(json).unwrap_or_default();
+    let newest = NEWEST as u64;
+    match json.pointer(version).and_then(Value::as_u64).filter(|version| *version > newest) {
+        None => error,
+        Some(version) => {
+            let message = format!(
+                "the table is of format version {version}, and {newest} is the newest that is known here"
+            );
+            refused(message).with_advice("read and write it with a tool that knows that version")
+        }
+    }
+}
 
 /// Refuses a table that cannot be written right, naming why. `rewrites` says whether rows that do not change are written
 /// again, as a merge does.

@@ -27,21 +27,31 @@ use reprocess_iceberg::{IcebergCatalog, IcebergConfig, IcebergTable, RestConfig}
 use reprocess_postgres::{PostgresDatabase, PostgresLedger};
 use reprocess_sqlite::{Durability, SqliteConfig, SqliteDatabase, SqliteLedger};
 use tempfile::TempDir;
+use uuid::Uuid;
 
 use postgres::TestDatabase;
 use raw::{Pointer, Raw};
 use rest_server::RestServer;
 
-/// As `conformance_tests!`, but for the laws that let the engine die at each of its calls: they know nothing of catalogs, and
-/// take more time than all others.
-macro_rules! tests_but_those_of_crashes {
+/// As `conformance_tests!`; but the laws that let the engine die at each of its calls know nothing of catalogs and take more
+/// time than all others, so that they are tried when they are asked for: `--ignored engine_crash`.
+macro_rules! tests_with_crashes_on_demand {
     ([$fixture:expr]) => {};
-    ([$fixture:expr] engine_crash { $($law:tt)* } $($rest:tt)*) => {
-        tests_but_those_of_crashes! { [$fixture] $($rest)* }
+    ([$fixture:expr] engine_crash { $($law:ident: $needs:ident,)* } $($rest:tt)*) => {
+        mod engine_crash {
+            $(
+                #[test]
+                #[ignore = "takes minutes, and is tried over the catalog in SQLite"]
+                fn $law() {
+                    reprocess_core::conformance::check(&$fixture, "engine_crash", stringify!($law));
+                }
+            )*
+        }
+        tests_with_crashes_on_demand! { [$fixture] $($rest)* }
     };
     ([$fixture:expr] $room:ident { $($law:tt)* } $($rest:tt)*) => {
         reprocess_core::conformance_test_functions! { [$fixture] $room { $($law)* } }
-        tests_but_those_of_crashes! { [$fixture] $($rest)* }
+        tests_with_crashes_on_demand! { [$fixture] $($rest)* }
     };
 }
 
@@ -52,12 +62,17 @@ mod sqlite_catalog {
 
 /// Catalog and ledger in one PostgreSQL database.
 mod postgres_catalog {
-    reprocess_core::conformance_laws! { [tests_but_those_of_crashes] crate::Catalogs::InPostgres }
+    reprocess_core::conformance_laws! { [tests_with_crashes_on_demand] crate::Catalogs::InPostgres }
 }
 
 /// A REST catalog, and a ledger elsewhere.
 mod rest_catalog {
-    reprocess_core::conformance_laws! { [tests_but_those_of_crashes] crate::Catalogs::Rest }
+    reprocess_core::conformance_laws! { [tests_with_crashes_on_demand] crate::Catalogs::Rest }
+}
+
+/// A REST catalog that shares no code with the one above but the library, and a ledger elsewhere.
+mod foreign_rest_catalog {
+    reprocess_core::conformance_laws! { [tests_with_crashes_on_demand] crate::Catalogs::ForeignRest }
 }
 
 /// Each place is a catalog, and each table is opened by a handle of its own, as by another process.
@@ -66,6 +81,7 @@ enum Catalogs {
     InSqlite,
     InPostgres,
     Rest,
+    ForeignRest,
 }
 
 #[async_trait]
@@ -76,23 +92,30 @@ impl Fixture for Catalogs {
 
     async fn fresh(&self) -> Box<dyn Place> {
         let folder = TempDir::new().unwrap();
-        Box::new(match self {
-            Self::InSqlite => Shop { folder, home: Home::Sqlite },
+        let home = match self {
+            Self::InSqlite => Home::Sqlite,
             Self::InPostgres => {
                 let database =
                     TestDatabase::fresh().await.expect("set REPROCESS_TEST_POSTGRES, or run scripts/test");
-                Shop { folder, home: Home::Postgres(database) }
+                Home::Postgres(database)
             }
             Self::Rest => {
                 let server = RestServer::start(&folder.path().join("a warehouse")).await;
-                Shop { folder, home: Home::Rest(server, Arc::default()) }
+                Home::Rest(server, Arc::default())
             }
-        })
+            Self::ForeignRest => {
+                let uri = std::env::var("REPROCESS_TEST_REST_CATALOG");
+                let uri = uri.expect("set REPROCESS_TEST_REST_CATALOG, or run scripts/test");
+                Home::ForeignRest(uri, Arc::default())
+            }
+        };
+        Box::new(Shop { folder, namespace: format!("laws_{}", Uuid::new_v4().simple()), home })
     }
 }
 
 struct Shop {
     folder: TempDir,
+    namespace: String,
     home: Home,
 }
 
@@ -100,6 +123,8 @@ enum Home {
     Sqlite,
     Postgres(TestDatabase),
     Rest(RestServer, Arc<MemoryLedger>),
+    /// At an address, where others are too.
+    ForeignRest(String, Arc<MemoryLedger>),
 }
 
 impl Shop {
@@ -122,7 +147,12 @@ impl Shop {
                 IcebergCatalog::postgres(&database, "laws", warehouse).await.unwrap()
             }
             Home::Rest(server, _) => IcebergCatalog::rest(RestConfig::new(server.uri())).await.unwrap(),
+            Home::ForeignRest(uri, _) => IcebergCatalog::rest(RestConfig::new(uri)).await.unwrap(),
         }
+    }
+
+    fn name(&self, spec: &TableSpec) -> String {
+        format!("{}.{}", self.namespace, spec.id)
     }
 
     fn raw(&self, spec: &TableSpec) -> Raw {
@@ -130,8 +160,9 @@ impl Shop {
             Home::Sqlite => Pointer::Sqlite(self.file()),
             Home::Postgres(database) => Pointer::Postgres(database.address().to_owned()),
             Home::Rest(server, _) => Pointer::Rest(server.uri()),
+            Home::ForeignRest(uri, _) => Pointer::Rest(uri.clone()),
         };
-        Raw::new(pointer, &format!("laws.{}", spec.id))
+        Raw::new(pointer, &self.name(spec))
     }
 }
 
@@ -139,8 +170,9 @@ impl Shop {
 impl Place for Shop {
     async fn open(&self, spec: &TableSpec) -> Handle {
         // Few partitions at once, so that files are closed and opened again.
-        let (config, name) = (IcebergConfig::new().with_open_partitions(2), format!("laws.{}", spec.id));
-        Handle::of(IcebergTable::open_with(&self.catalog().await, &name, spec.clone(), config).unwrap())
+        let config = IcebergConfig::new().with_open_partitions(2);
+        let (catalog, name) = (self.catalog().await, self.name(spec));
+        Handle::of(IcebergTable::open_with(&catalog, &name, spec.clone(), config).unwrap())
     }
 
     async fn ledger(&self) -> Arc<dyn RunLedger> {
@@ -150,7 +182,7 @@ impl Place for Shop {
                 let ledger = PostgresLedger::open(database.connect().await).await.unwrap();
                 Arc::new(ledger.with_clock_of_callers())
             }
-            Home::Rest(_, ledger) => Arc::clone(ledger) as Arc<dyn RunLedger>,
+            Home::Rest(_, ledger) | Home::ForeignRest(_, ledger) => Arc::clone(ledger) as Arc<dyn RunLedger>,
         }
     }
 

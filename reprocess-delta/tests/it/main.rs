@@ -15,5 +15,8 @@ mod races;
 mod readers;
 #[cfg(feature = "s3")]
 mod s3;
+#[cfg(feature = "s3")]
+#[path = "../../../tests/s3/mod.rs"]
+mod s3_store;
 mod simulation;
 mod support;

@@ -1,9 +1,6 @@
 //! The same races where the table is in an object store: no rename is atomic there, and a file is created once because
 //! the store takes no second one of its name.
 
-use std::io::{BufRead, BufReader};
-use std::process::{Child, Command, Stdio};
-
 use reprocess_core::domain::slice::Slice;
 use reprocess_core::ports::reader::SnapshotReader;
 use reprocess_core::ports::staged::StagedReader;
@@ -13,78 +10,54 @@ use reprocess_core::ports::writer::{
 use reprocess_delta::DeltaConfig;
 
 use crate::races;
+use crate::s3_store::Store;
 use crate::support::*;
 
-/// The server of one test.
-struct Store {
-    server: Child,
-    port: u16,
+/// `None` where there is no Python for it.
+fn store() -> Option<Store> {
+    Some(Store::start(&python()?))
 }
 
-impl Store {
-    /// `None` where there is no Python for it.
-    fn start() -> Option<Self> {
-        let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/s3_server.py");
-        let mut server = Command::new(python()?)
-            .arg(script)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap();
-        let mut line = String::new();
-        BufReader::new(server.stdout.take().unwrap()).read_line(&mut line).unwrap();
-        Some(Self { server, port: line.trim().parse().expect("the server did not start") })
-    }
-
-    async fn table(&self, name: &str) -> Sales {
-        let config = [
-            ("AWS_ENDPOINT_URL", format!("http://127.0.0.1:{}", self.port)),
-            ("AWS_ALLOW_HTTP", "true".to_owned()),
-            ("AWS_REGION", "us-east-1".to_owned()),
-            ("AWS_ACCESS_KEY_ID", "tester".to_owned()),
-            ("AWS_SECRET_ACCESS_KEY", "secret".to_owned()),
-        ];
-        let config = config
-            .into_iter()
-            .fold(DeltaConfig::new(), |config, (name, value)| config.with_storage_option(name, value));
-        Sales::in_store(Place { location: format!("s3://tables/{name}"), config }).await
-    }
-}
-
-impl Drop for Store {
-    fn drop(&mut self) {
-        self.server.kill().unwrap();
-        self.server.wait().unwrap();
-    }
+async fn table(store: &Store, name: &str) -> Sales {
+    let config = [
+        ("AWS_ENDPOINT_URL", store.endpoint()),
+        ("AWS_ALLOW_HTTP", "true".to_owned()),
+        ("AWS_REGION", "us-east-1".to_owned()),
+        ("AWS_ACCESS_KEY_ID", "tester".to_owned()),
+        ("AWS_SECRET_ACCESS_KEY", "secret".to_owned()),
+    ];
+    let config = config
+        .into_iter()
+        .fold(DeltaConfig::new(), |config, (name, value)| config.with_storage_option(name, value));
+    Sales::in_store(Place { location: format!("s3://tables/{name}"), config }).await
 }
 
 /// Each loses against those before it, and the server answers some hundred requests a second, so `REPROCESS_TEST_RACERS`
 /// is 24 where it is not set.
 #[tokio::test(flavor = "multi_thread")]
 async fn committers_of_different_partitions_all_land() {
-    let Some(store) = Store::start() else { return };
+    let Some(store) = store() else { return };
     let racers = std::env::var("REPROCESS_TEST_RACERS").map_or(24, |racers| racers.parse().unwrap());
-    races::all_land(&store.table("all").await, racers).await;
+    races::all_land(&table(&store, "all").await, racers).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn of_committers_to_one_partition_one_wins_per_base() {
-    let Some(store) = Store::start() else { return };
-    races::one_wins_per_base(&store.table("one").await).await;
+    let Some(store) = store() else { return };
+    races::one_wins_per_base(&table(&store, "one").await).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn four_processes_lose_nothing() {
-    let Some(store) = Store::start() else { return };
-    races::processes_lose_nothing(&store.table("processes").await).await;
+    let Some(store) = store() else { return };
+    races::processes_lose_nothing(&table(&store, "processes").await).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn appends_and_compactions_conflict_where_they_touch() {
-    let Some(store) = Store::start() else { return };
+    let Some(store) = store() else { return };
     for (touched, by_rows) in [(MON, true), (MON, false), (TUE, true), (TUE, false)] {
-        let sales = store.table(&format!("touched-{touched}-{by_rows}")).await;
+        let sales = table(&store, &format!("touched-{touched}-{by_rows}")).await;
         races::conflicts_where_touched(&sales, touched, by_rows).await;
     }
 }
@@ -92,8 +65,8 @@ async fn appends_and_compactions_conflict_where_they_touch() {
 /// A shadow waits, is read, is published and comes back; one that is discarded leaves nothing.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_shadow_is_staged_published_and_restored() {
-    let Some(store) = Store::start() else { return };
-    let sales = store.table("shadow of a day").await;
+    let Some(store) = store() else { return };
+    let sales = table(&store, "shadow of a day").await;
     let given = [(MON, Some("FR"), 1, 10), (MON, Some("a/b %"), 2, 20)];
     sales.replace("given", &days(&[MON]), &given).await;
     let monday = days(&[MON]);

@@ -1,18 +1,23 @@
 //! The metadata files of a table, where the catalog keeps only a pointer to the newest of them.
 
+use std::io::Read;
 use std::str::FromStr;
 
 use bytes::Bytes;
+use flate2::read::MultiGzDecoder;
 use iceberg::MetadataLocation;
 use iceberg::io::FileIO;
 use iceberg::spec::TableMetadata;
-use reprocess_core::Result;
+use reprocess_core::{Error, ErrorKind, Result};
 use uuid::Uuid;
 
 use crate::error::Doing;
+use crate::features;
 
 /// Where the table wants its metadata files, if not in its folder `metadata`.
 const FOLDER: &str = "write.metadata.path";
+/// How compressed files begin; their names need not say it.
+const GZIP: [u8; 2] = [0x1f, 0x8b];
 
 /// A metadata file that is to be written.
 #[derive(Debug)]
@@ -58,8 +63,23 @@ impl Document {
 
 /// The metadata in a file.
 pub(super) async fn read(io: &FileIO, location: &str) -> Result<TableMetadata> {
-    let read = TableMetadata::read_from(io, location).await.doing("read the metadata of a table");
-    read.map_err(|error| error.with_context("file", location))
+    let what = "read the metadata of a table";
+    let read = async {
+        let bytes = io.new_input(location).doing(what)?.read().await.doing(what)?;
+        let json = if bytes.starts_with(&GZIP) { unpacked(&bytes)?.into() } else { bytes };
+        serde_json::from_slice(&json).map_err(|e| {
+            let error = Error::new(ErrorKind::Corrupt, "a metadata file is not understood").with_source(e);
+            features::unreadable(&json, "/format-version", error)
+        })
+    };
+    read.await.map_err(|error| error.with_context("file", location))
+}
+
+fn unpacked(bytes: &[u8]) -> Result<Vec<u8>> {
+    let mut unpacked = Vec::new();
+    let read = MultiGzDecoder::new(bytes).read_to_end(&mut unpacked);
+    read.map_err(|e| Error::new(ErrorKind::Corrupt, "a metadata file cannot be unpacked").with_source(e))?;
+    Ok(unpacked)
 }
 
 fn folder(metadata: &TableMetadata) -> String {

@@ -20,6 +20,7 @@ use serde_json::Value;
 pub use config::RestConfig;
 
 use super::{Answer, Catalog, Creation, Loaded, Proposal};
+use crate::features;
 use crate::files::Files;
 use crate::storage::Stores;
 use client::{Client, Request};
@@ -90,7 +91,7 @@ impl RestCatalog {
     async fn found(&self, table: &TableIdent) -> Result<Option<Loaded>> {
         let request = Request::get(self.client.table(table)?).with_query("snapshots", Some("all"));
         match self.client.send(&request).await {
-            Ok(answer) => read::<Found>(&answer, "table").map(|found| Some(found.into())),
+            Ok(answer) => found(&answer).map(Some),
             Err(refusal) if refusal.status == Some(404) => Ok(None),
             Err(refusal) => Err(refusal.into_error("load a table").with_context("name", table)),
         }
@@ -173,7 +174,7 @@ impl Catalog for RestCatalog {
             made = self.client.send(&request).await;
         }
         match made {
-            Ok(answer) => read::<Found>(&answer, "table").map(|found| Some(found.into())),
+            Ok(answer) => found(&answer).map(Some),
             Err(refusal) if refusal.status == Some(409) => match self.found(table).await? {
                 Some(_) => Ok(None),
                 None => Err(fail(refusal, "make a table").with_advice("its name may be that of a view")),
@@ -192,7 +193,7 @@ impl Catalog for RestCatalog {
         let request = Request::post(self.client.table(table)?, &body)?.with_token(token);
         match self.client.send(&request).await {
             Ok(answer) => {
-                let changed: Loaded = read::<Found>(&answer, "changed table")?.into();
+                let changed = found(&answer)?;
                 // Only a table that is loaded comes with the settings of its stores.
                 Ok(Answer::Done(Loaded { config: proposal.base.config.clone(), ..changed }))
             }
@@ -234,6 +235,12 @@ impl From<Found> for Loaded {
         config.extend(nearest.map(|vended| texts(vended.config)).unwrap_or_default());
         Self { metadata: Arc::new(found.metadata), location: found.metadata_location, config }
     }
+}
+
+/// The table of an answer.
+fn found(answer: &[u8]) -> Result<Loaded> {
+    let found = read::<Found>(answer, "table");
+    found.map(Into::into).map_err(|e| features::unreadable(answer, "/metadata/format-version", e))
 }
 
 fn read<T: DeserializeOwned>(answer: &[u8], what: &str) -> Result<T> {

@@ -20,6 +20,11 @@ mod readers;
 mod rest;
 #[path = "../rest_server/server.rs"]
 mod rest_server;
+#[cfg(feature = "s3")]
+mod s3;
+#[cfg(feature = "s3")]
+#[path = "../../../tests/s3/mod.rs"]
+mod s3_store;
 mod shadow;
 mod simulation;
 mod support;

@@ -44,8 +44,13 @@ pub(crate) fn data_files(sales: &Sales) -> usize {
     walk(sales.folder()).into_iter().filter(|path| path.ends_with(".parquet")).count()
 }
 
-/// So many at once, each with a handle of its own: all land.
-pub(crate) async fn all_land(sales: &Sales, committers: usize) {
+async fn all_land(sales: &Sales, committers: usize) {
+    race(sales, committers).await;
+    landed(sales, committers).await;
+}
+
+/// So many at once, each with a day and a handle of its own.
+pub(crate) async fn race(sales: &Sales, committers: usize) {
     let mut tasks = Vec::new();
     for n in 0..committers {
         let table = sales.again().await;
@@ -54,7 +59,6 @@ pub(crate) async fn all_land(sales: &Sales, committers: usize) {
     for outcome in join_all(tasks).await {
         done(outcome.unwrap());
     }
-    landed(sales, committers).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -104,10 +108,13 @@ async fn a_process_that_replaces_days_of_its_own() {
 
 #[tokio::test]
 async fn four_processes_lose_nothing() {
-    processes_lose_nothing(&Sales::new().await).await;
+    let sales = Sales::new().await;
+    race_of_processes(&sales).await;
+    landed(&sales, 32).await;
 }
 
-pub(crate) async fn processes_lose_nothing(sales: &Sales) {
+/// Four processes, each with eight days of its own.
+pub(crate) async fn race_of_processes(sales: &Sales) {
     let place = serde_json::to_string(sales.place()).unwrap();
     let children: Vec<_> = (0..4)
         .map(|number: u32| {
@@ -124,7 +131,6 @@ pub(crate) async fn processes_lose_nothing(sales: &Sales) {
     for mut child in children {
         assert!(child.wait().unwrap().success());
     }
-    landed(sales, 32).await;
 }
 
 #[tokio::test]

@@ -1,6 +1,6 @@
 """Reads and changes a table of a SQL catalog with PyIceberg, and reads it with DuckDB, which shares no code with it.
 
-Arguments: the file of the catalog and the table. Each line of the input is a request in JSON, each line of the output its
+Arguments: the file of the catalog, the table, and the settings of its store as JSON. Each line of the input is a request in JSON, each line of the output its
 answer. Cells are joined with `/`, NULL is `NULL`.
 """
 
@@ -12,10 +12,17 @@ import pyarrow as pa
 from duckdb_extensions import import_extension
 from pyiceberg.catalog.sql import SqlCatalog
 
-file, name = sys.argv[1], sys.argv[2]
-catalog = SqlCatalog("test", uri=f"sqlite:///{file}")
+file, name, settings = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
+catalog = SqlCatalog("test", uri=f"sqlite:///{file}", **settings)
 import_extension("avro")
 import_extension("iceberg")
+if settings:
+    import_extension("httpfs")
+    duckdb.sql(
+        f"""CREATE SECRET (TYPE s3, URL_STYLE 'path', USE_SSL false, REGION '{settings["s3.region"]}',
+            ENDPOINT '{settings["s3.endpoint"].removeprefix("http://")}',
+            KEY_ID '{settings["s3.access-key-id"]}', SECRET '{settings["s3.secret-access-key"]}')"""
+    )
 
 
 def lines(columns, rows):

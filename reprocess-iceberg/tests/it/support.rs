@@ -95,8 +95,19 @@ impl Sales {
     }
 
     pub(crate) async fn absent() -> Self {
+        Self::absent_from(|place| place).await
+    }
+
+    /// Its files are below a location, which is reached with some settings; the catalog is in a local file.
+    pub(crate) async fn in_store(warehouse: String, config: IcebergConfig) -> Self {
+        let sales = Self::absent_from(|place| Place { warehouse, config, ..place }).await;
+        sales.table.create(&columns()).await.unwrap();
+        sales
+    }
+
+    async fn absent_from(with: impl FnOnce(Place) -> Place) -> Self {
         let folder = TempDir::new().unwrap();
-        let place = Place::in_folder(folder.path());
+        let place = with(Place::in_folder(folder.path()));
         let table = place.open().await;
         Self { folder, place, table }
     }

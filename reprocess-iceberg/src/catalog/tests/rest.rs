@@ -276,6 +276,23 @@ async fn a_change_of_a_table_that_is_gone_did_not_happen() {
 }
 
 #[tokio::test]
+async fn a_table_of_a_newer_format_is_refused_by_name() {
+    let place = Place::behind_rest().await;
+    let server = place.server.as_ref().unwrap();
+    place.create(&orders(), &[]).await.unwrap();
+    for (answer, kind, word) in [
+        (r#"{ "metadata": { "format-version": 4 } }"#, ErrorKind::Unsupported, "format version 4"),
+        (r#"{ "metadata": { "format-version": 3 } }"#, ErrorKind::Corrupt, "no table"),
+        ("{", ErrorKind::Corrupt, "no table"),
+    ] {
+        server.fail(On::Load, Fault::Instead(answer));
+        let error = place.catalog.inner().load(&orders(), &place.stores).await.unwrap_err();
+        assert_eq!(error.kind(), kind, "{error}");
+        assert!(error.to_string().contains(word), "{error}");
+    }
+}
+
+#[tokio::test]
 async fn a_server_that_is_not_there_can_be_asked_later() {
     let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let config = no_patience(RestConfig::new(format!("http://{free}"))).with_token(SECRET);

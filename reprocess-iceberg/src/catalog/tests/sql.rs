@@ -1,8 +1,11 @@
 //! What SQL catalogs do with files, and with transactions whose end is not known.
 
+use std::io::Write;
 use std::sync::Mutex;
 
 use async_trait::async_trait;
+use flate2::Compression;
+use flate2::write::GzEncoder;
 use iceberg::TableUpdate;
 use reprocess_core::Error;
 use reprocess_core::ports::ledger::RunLedger;
@@ -73,6 +76,29 @@ async fn metadata_is_compressed_and_put_where_the_table_wants_it() {
 
 async fn document(place: &Place, location: &str) -> TableMetadata {
     super::super::document::read(&place.stores.io(), location).await.unwrap()
+}
+
+#[tokio::test]
+async fn metadata_of_a_newer_format_are_refused_by_name() {
+    let place = Place::in_sqlite().await;
+    let made = place.create(&orders(), &[]).await.unwrap();
+    let mut json = serde_json::to_value(&*made.metadata).unwrap();
+    for (version, kind, word) in [
+        (4.into(), ErrorKind::Unsupported, "format version 4"),
+        ("".into(), ErrorKind::Corrupt, "not understood"),
+    ] {
+        json["format-version"] = version;
+        let mut packed = GzEncoder::new(Vec::new(), Compression::fast());
+        packed.write_all(json.to_string().as_bytes()).unwrap();
+        for bytes in [json.to_string().into_bytes(), packed.finish().unwrap()] {
+            let file = place.folder.path().join("of-others.json");
+            std::fs::write(&file, bytes).unwrap();
+            let io = place.stores.io();
+            let error = super::super::document::read(&io, file.to_str().unwrap()).await.unwrap_err();
+            assert_eq!(error.kind(), kind, "{error}");
+            assert!(error.to_string().contains(word), "{error}");
+        }
+    }
 }
 
 #[tokio::test]

@@ -3,10 +3,12 @@
 
 mod deletes;
 mod formats;
+mod spark;
 mod states;
 mod values;
 mod writers;
 
+use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
@@ -25,11 +27,17 @@ pub(crate) struct Others {
 impl Others {
     /// `None` where there is no Python for it.
     pub(crate) fn of(raw: &Raw) -> Option<Self> {
+        Self::with(raw, &BTreeMap::new())
+    }
+
+    /// With settings of the store that the table is in.
+    pub(crate) fn with(raw: &Raw, settings: &BTreeMap<String, String>) -> Option<Self> {
         let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/read_back.py");
         let mut child = Command::new(python()?)
             .arg(script)
             .arg(raw.file())
             .arg(raw.name.to_string())
+            .arg(json!(settings).to_string())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()

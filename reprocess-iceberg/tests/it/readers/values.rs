@@ -5,7 +5,7 @@ use reprocess_core::domain::scope::Scope;
 use super::Others;
 use crate::support::*;
 
-const ODD: [&str; 41] = [
+pub(super) const ODD: [&str; 41] = [
     "../../../../evil",
     "..",
     ".",
