@@ -27,7 +27,6 @@ use reprocess_iceberg::{IcebergCatalog, IcebergConfig, IcebergTable, RestConfig}
 use reprocess_postgres::{PostgresDatabase, PostgresLedger};
 use reprocess_sqlite::{Durability, SqliteConfig, SqliteDatabase, SqliteLedger};
 use tempfile::TempDir;
-use uuid::Uuid;
 
 use postgres::TestDatabase;
 use raw::{Pointer, Raw};
@@ -109,7 +108,9 @@ impl Fixture for Catalogs {
                 Home::ForeignRest(uri, Arc::default())
             }
         };
-        Box::new(Shop { folder, namespace: format!("laws_{}", Uuid::new_v4().simple()), home })
+        // Others are in the same catalog, each with the folder of their own.
+        let name = folder.path().file_name().unwrap().to_str().unwrap().trim_start_matches('.');
+        Box::new(Shop { namespace: format!("laws_{name}"), folder, home })
     }
 }
 
