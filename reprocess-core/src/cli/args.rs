@@ -34,6 +34,10 @@ pub(super) enum Command {
     Plan(PlanArgs),
     /// Plans, asks for approval, runs; in shadow mode ends with a review
     Backfill(BackfillArgs),
+    /// Runs what an external scheduler asks for: one interval or partition of a job
+    Run(RunArgs),
+    /// Runs all intervals of a job that ended and that nobody has produced yet
+    CatchUp(CatchUpArgs),
     /// Shows one backfill with its tasks, or all backfills
     Status {
         /// The backfill
@@ -201,6 +205,63 @@ pub(super) struct BackfillArgs {
     /// Goes on with a backfill that is in the ledger
     #[arg(long, value_name = "ID", conflicts_with_all = ["jobs", "id", "from", "partition", "whole_table"])]
     pub(super) resume: Option<String>,
+}
+
+#[derive(Clone, Debug, Args)]
+#[command(
+    after_help = "Example: run daily_departures --interval 2013-03-04/2013-03-05 --run \"{{ run_id }}\""
+)]
+pub(super) struct RunArgs {
+    /// The job
+    pub(super) job: String,
+    /// Data interval, START/END, of one or more whole partitions; each end an instant, or a date for midnight in the job's zone
+    #[arg(long, value_name = "START/END", conflicts_with = "partition")]
+    pub(super) interval: Option<String>,
+    /// One partition, for example day=2013-03-04; left out for a table without partitions
+    #[arg(long, value_name = "KEY")]
+    pub(super) partition: Option<String>,
+    /// The scheduler's id of the run: the same id again is the same run; else one made of job and partition
+    #[arg(long, value_name = "ID")]
+    pub(super) run: Option<String>,
+    #[command(flatten)]
+    pub(super) options: RunOptions,
+}
+
+#[derive(Clone, Debug, Args)]
+#[command(after_help = "Example: catch-up daily_departures --until 2013-03-08")]
+pub(super) struct CatchUpArgs {
+    /// The job
+    pub(super) job: String,
+    /// Up to when, not later than now: an instant, or a date for midnight in the job's zone
+    #[arg(long, value_name = "TIME")]
+    pub(super) until: String,
+    /// First partition; else the first that was ever produced
+    #[arg(long, value_name = "KEY")]
+    pub(super) from: Option<String>,
+    #[command(flatten)]
+    pub(super) options: RunOptions,
+}
+
+#[derive(Clone, Debug, Args)]
+pub(super) struct RunOptions {
+    /// Logic version; else the one that the job registered last
+    #[arg(long, value_name = "V")]
+    pub(super) logic: Option<String>,
+    /// A run by hand: deliveries are held back
+    #[arg(long)]
+    pub(super) manual: bool,
+    /// Why; recorded
+    #[arg(long)]
+    pub(super) reason: Option<String>,
+    /// Also runs what is unchanged
+    #[arg(long)]
+    pub(super) force: bool,
+    /// Keeps the replaced rows
+    #[arg(long)]
+    pub(super) keep: bool,
+    /// What to do where another run, or a backfill at work, holds the partition
+    #[arg(long, value_enum, default_value_t = LeasedChoice::Wait)]
+    pub(super) when_leased: LeasedChoice,
 }
 
 #[derive(Clone, Debug, Args)]

@@ -6,10 +6,10 @@
 //! # }
 //! ```
 //!
-//! `plan`, `backfill`, `status`, `review`, `diff`, `approve`, `discard`, `abort`, `cancel`, `publish`, `rollback`, `close`,
-//! `explain`, `ledger`, `outdated`, `stale` and `deliveries`; `--help` tells of each. Results go to stdout, everything
-//! else to stderr; with `--json` there is exactly one document on stdout where the command has a result, and an error is
-//! one document on stderr. How a command ended is an [`Exit`].
+//! `plan`, `backfill`, `run`, `catch-up`, `status`, `review`, `diff`, `approve`, `discard`, `abort`, `cancel`, `publish`,
+//! `rollback`, `close`, `explain`, `ledger`, `outdated`, `stale` and `deliveries`; `--help` tells of each. Results go to
+//! stdout, everything else to stderr; with `--json` there is exactly one document on stdout where the command has a
+//! result, and an error is one document on stderr. How a command ended is an [`Exit`].
 
 mod answer;
 mod args;
@@ -19,6 +19,7 @@ mod decide;
 mod exit;
 mod progress;
 mod request;
+mod schedule;
 mod work;
 
 use std::ffi::OsString;
@@ -109,6 +110,8 @@ async fn dispatch(s: &mut Invocation<'_>, command: Command) -> Result<Exit> {
     match command {
         Command::Plan(args) => work::plan(s, &args).await,
         Command::Backfill(args) => work::backfill(s, &args).await,
+        Command::Run(args) => schedule::run(s, args).await,
+        Command::CatchUp(args) => schedule::catch_up(s, args).await,
         Command::Rollback(args) => work::rollback(s, &args).await,
         Command::Approve { id, digest, comment } => {
             decide::approve(s, &BackfillId::new(id), &digest, &comment).await

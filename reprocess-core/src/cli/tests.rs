@@ -3,4 +3,5 @@
 mod arguments;
 mod fuzz;
 mod host;
+mod schedule;
 mod story;

@@ -13,6 +13,7 @@ mod plan;
 mod publish;
 mod record;
 mod run;
+mod schedule;
 mod settings;
 mod settle;
 mod stage;
@@ -28,6 +29,7 @@ pub use explain::{Explanation, Reconciled, Status};
 pub use host::{Host, Job};
 pub use publish::{Publication, Review, StagedOutput};
 pub use run::{RunOutcome, RunRequest};
+pub use schedule::UnitRun;
 pub use settings::Settings;
 
 use crate::ports::clock::{Clock, SystemClock};
