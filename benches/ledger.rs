@@ -103,14 +103,7 @@ fn entry(turn: u32, job: usize, day: u32, logic: &str) -> CommitEntry {
     }))
     .unwrap();
     let stamp = record.stamp.clone();
-    let finish = TaskFinish {
-        records: vec![record],
-        task: None,
-        deliver: true,
-        stale: vec![],
-        pinned_at: 0,
-        reads: vec![],
-    };
+    let finish = TaskFinish { records: vec![record], deliver: true, ..TaskFinish::default() };
     CommitEntry { scope, change: Change::Adopt, stamp, attempt: 1, finish }
 }
 

@@ -31,6 +31,6 @@ pub mod arrow {
 }
 
 /// The code in the README compiles and runs.
-#[cfg(all(doctest, feature = "sqlite"))]
+#[cfg(all(doctest, feature = "sqlite", feature = "sinks"))]
 #[doc = include_str!("../README.md")]
 struct Readme;

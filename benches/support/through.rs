@@ -70,14 +70,7 @@ impl<W: PartitionWriter> Through<W> {
 
     /// Commits staged sets at once: one is a write, many are a publication.
     pub(crate) async fn commit(&self, staged: &[Staged], base: &Base, keep: bool) -> Option<Kept> {
-        let finish = || TaskFinish {
-            records: vec![],
-            task: None,
-            deliver: false,
-            stale: vec![],
-            reads: Default::default(),
-            pinned_at: 0,
-        };
+        let finish = || TaskFinish::default();
         let entries: Vec<_> = staged
             .iter()
             .map(|staged| CommitEntry {

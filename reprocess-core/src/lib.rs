@@ -9,5 +9,7 @@ pub mod error;
 pub mod memory;
 pub mod ports;
 pub mod render;
+#[cfg(feature = "sinks")]
+pub mod sinks;
 
 pub use error::{Error, ErrorKind, Result};

@@ -1,7 +1,5 @@
 //! Commands that answer questions.
 
-use std::collections::BTreeSet;
-
 use chrono::{DateTime, Utc};
 use serde::Serialize;
 
@@ -15,10 +13,7 @@ use crate::domain::partition::{PartitionKey, Partitioning};
 use crate::domain::plan::TaskId;
 use crate::domain::request::Mode;
 use crate::error::{Error, Result};
-use crate::ports::delivery::DeliveryRecord;
-use crate::ports::ledger::{
-    BackfillRecord, BackfillState, DeliveryFilter, LedgerRow, Outdated, StalePartition,
-};
+use crate::ports::ledger::{BackfillRecord, BackfillState, LedgerRow, Outdated, StalePartition};
 use crate::render;
 
 /// One backfill among others.
@@ -71,10 +66,6 @@ struct Lists<'a> {
     outdated: Option<&'a [Outdated]>,
     #[serde(skip_serializing_if = "Option::is_none")]
     stale: Option<&'a [StalePartition]>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    released: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    deliveries: Option<&'a [DeliveryRecord]>,
 }
 
 /// One backfill, or all of them, the one that changed last first.
@@ -184,32 +175,5 @@ pub(super) async fn stale(s: &mut Invocation<'_>) -> Result<Exit> {
     let stale = s.engine.ledger().stale().await?;
     let document = Lists { stale: Some(&stale), ..Lists::default() };
     s.show(&document, |lines| render::stale(&stale, lines))?;
-    Ok(Exit::Done)
-}
-
-/// Deliveries, after those were released that are named.
-pub(super) async fn deliveries(
-    s: &mut Invocation<'_>,
-    backfill: Option<BackfillId>,
-    release: &[String],
-) -> Result<Exit> {
-    let filter = DeliveryFilter { backfill, ..DeliveryFilter::default() };
-    let mut released = None;
-    if !release.is_empty() {
-        // One wrong name releases nothing: what was sent cannot be called back.
-        let known = s.engine.ledger().deliveries(&filter).await?;
-        let known: BTreeSet<_> = known.iter().map(|d| d.delivery.key.as_str()).collect();
-        if let Some(key) = release.iter().find(|key| !known.contains(key.as_str())) {
-            return Err(Error::not_found(format!("no delivery has the key `{key}`"))
-                .with_advice("nothing was released; see the keys with: deliveries"));
-        }
-        released = Some(s.engine.release_deliveries(release, &s.by).await?);
-    }
-    let deliveries = s.engine.ledger().deliveries(&filter).await?;
-    let document = Lists { released, deliveries: Some(&deliveries), ..Lists::default() };
-    s.show(&document, |lines| {
-        let head = released.map_or_else(String::new, |n| format!("Released: {n}\n\n"));
-        head + &render::deliveries(&deliveries, lines)
-    })?;
     Ok(Exit::Done)
 }

@@ -2,7 +2,9 @@
 
 use clap::{Args, Parser, Subcommand};
 
-use super::choices::{LeasedChoice, ModeChoice, MovedChoice, OrderChoice, SchemaChoice};
+use super::choices::{
+    DecisionChoice, DeliveryChoice, LeasedChoice, ModeChoice, MovedChoice, OrderChoice, SchemaChoice,
+};
 use super::exit;
 
 /// Heading of the options that every command takes.
@@ -113,14 +115,41 @@ pub(super) enum Command {
     Outdated,
     /// Shows partitions that were computed from what has changed since
     Stale,
-    /// Shows deliveries, and releases those that wait
-    Deliveries {
+    /// Shows, releases and sends deliveries
+    #[command(subcommand)]
+    Deliveries(DeliveriesCommand),
+}
+
+#[derive(Clone, Debug, Subcommand)]
+pub(super) enum DeliveriesCommand {
+    /// Shows deliveries
+    List {
         /// Only those of this backfill
         #[arg(long, value_name = "ID")]
         backfill: Option<String>,
-        /// Releases the deliveries of these business events
+        /// Only those in this state
+        #[arg(long, value_enum)]
+        state: Option<DeliveryChoice>,
+    },
+    /// Releases deliveries that were held back: those of a backfill, or those of some business events
+    Release {
+        /// The backfill
+        #[arg(required_unless_present = "key")]
+        backfill: Option<String>,
+        /// Only those of these business events
         #[arg(long, num_args = 1.., value_name = "KEY")]
-        release: Vec<String>,
+        key: Vec<String>,
+    },
+    /// Sends what is released, until nothing is due
+    Send,
+    /// Decides about deliveries that are unknown or dead
+    Decide {
+        /// Keys of their business events
+        #[arg(required = true, value_name = "KEY")]
+        keys: Vec<String>,
+        /// What is to be done
+        #[arg(long = "as", value_enum)]
+        decision: DecisionChoice,
     },
 }
 

@@ -3,6 +3,7 @@
 use clap::ValueEnum;
 
 use crate::domain::request::{Mode, Order, SchemaPolicy, WhenLeased, WhenMoved};
+use crate::ports::delivery::{DeliveryDecision, DeliveryState};
 
 /// Gives each choice its words, with the help of each.
 macro_rules! choices {
@@ -62,5 +63,35 @@ choices! {
         Skip,
         /// Fail the task
         Fail,
+    }
+    /// How far a delivery is.
+    DeliveryChoice for DeliveryState {
+        /// Its output is not committed
+        Prepared,
+        /// Held back, to be released by name
+        Suppressed,
+        /// May be sent
+        Released,
+        /// Taken to be sent
+        Sending,
+        /// Confirmed
+        Sent,
+        /// May have been sent, and nobody can say
+        Unknown,
+        /// Refused, or not taken however often it was tried
+        Dead,
+        /// One with its key was released before
+        Duplicate,
+        /// Its output was given up
+        Withdrawn,
+    }
+    /// What is to become of a delivery.
+    DecisionChoice for DeliveryDecision {
+        /// Send it again: it was not received, or a second one does no harm
+        Again,
+        /// It was received
+        Sent,
+        /// Do not send it
+        Never,
     }
 }

@@ -12,7 +12,7 @@ Exit codes:
    1  failed: some task failed, an expectation stopped the backfill, or an error that is not listed here
    2  bad usage or bad input
    3  refused by the state in the ledger, an overlap or a missing approval
-   4  waits for a person: to approve a plan, or to review outputs
+   4  waits for a person: to approve a plan, to review outputs, or to decide about a delivery
    5  production or an input moved: stage again, or plan again
   75  temporary: the same command may succeed later
 

@@ -16,6 +16,7 @@ mod args;
 mod choices;
 mod console;
 mod decide;
+mod deliveries;
 mod exit;
 mod progress;
 mod request;
@@ -128,9 +129,7 @@ async fn dispatch(s: &mut Invocation<'_>, command: Command) -> Result<Exit> {
         Command::Ledger(args) => answer::ledger(s, &args).await,
         Command::Outdated => answer::outdated(s).await,
         Command::Stale => answer::stale(s).await,
-        Command::Deliveries { backfill, release } => {
-            answer::deliveries(s, backfill.map(BackfillId::new), &release).await
-        }
+        Command::Deliveries(command) => deliveries::run(s, command).await,
     }
 }
 

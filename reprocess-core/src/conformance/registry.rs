@@ -2,9 +2,9 @@
 
 use futures::future::LocalBoxFuture;
 
-use super::engine::{crash as engine_crash, stories as engine_stories};
+use super::engine::{crash as engine_crash, outbox as engine_outbox, stories as engine_stories};
 use super::fixture::{Fixture, Offer};
-use super::ledger::{rows as ledger_rows, tasks as ledger_tasks};
+use super::ledger::{outbox as ledger_outbox, rows as ledger_rows, tasks as ledger_tasks};
 use super::{commit, entries, fences, guards, merge, needs, reader, replace, restore, schema, staged};
 
 /// One promise, tried by a function.
@@ -161,6 +161,14 @@ macro_rules! conformance_laws {
             an_event_is_sent_once: ledger,
             queue_times_are_told_by_trigger: ledger,
         }
+        ledger_outbox {
+            a_delivery_is_taken_by_one_and_after_its_time_by_another_who_doubts: ledger,
+            only_who_took_a_delivery_last_says_how_it_ended: ledger,
+            what_was_not_taken_is_tried_again_when_it_is_due: ledger,
+            a_person_decides_about_what_is_unknown_or_dead: ledger,
+            a_key_is_taken_for_good_and_waits_where_a_backfill_suppressed_it: ledger,
+            what_is_announced_is_filed_once: ledger,
+        }
         engine_stories {
             a_backfill_replaces_the_planned_days_once: nothing,
             what_is_unchanged_is_skipped_and_writes_no_row: nothing,
@@ -172,6 +180,11 @@ macro_rules! conformance_laws {
             a_shadow_changes_nothing_until_it_is_approved_and_published: shadow,
             what_moved_under_a_shadow_is_staged_again_and_only_that: shadow,
             a_rollback_brings_back_just_the_chosen_day: restore,
+        }
+        engine_outbox {
+            each_event_is_received_once_whenever_its_sender_dies: ledger,
+            no_event_is_received_twice_where_the_receiver_cannot_tell: ledger,
+            a_receiver_that_refuses_or_fails_holds_up_no_other: nothing,
         }
         engine_crash {
             a_direct_backfill_survives_a_death_before_any_call: nothing,

@@ -264,14 +264,7 @@ pub(super) fn stamp(run: &str, scope: &Scope, intent: &Intent) -> StampId {
 }
 
 pub(super) fn nothing_told() -> TaskFinish {
-    TaskFinish {
-        records: Vec::new(),
-        task: None,
-        deliver: false,
-        stale: Vec::new(),
-        pinned_at: 0,
-        reads: Vec::new(),
-    }
+    TaskFinish::default()
 }
 
 pub(super) fn apply(staged: &Staged) -> CommitEntry {

@@ -7,6 +7,7 @@ mod total;
 
 pub use builder::ProfileBuilder;
 pub use scoped::ScopeProfiler;
+pub(crate) use total::Float;
 
 use std::collections::BTreeMap;
 use std::fmt;

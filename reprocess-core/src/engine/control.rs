@@ -5,14 +5,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::domain::ids::{Actor, BackfillId};
 use crate::domain::plan::{Plan, TaskId};
 use crate::domain::request::Mode;
+use crate::engine::lease::retried;
 use crate::engine::{Engine, Review};
 use crate::error::{Error, ErrorKind, Result};
+use crate::ports::delivery::DeliveryOrigin;
 use crate::ports::ledger::rules::dependents;
 use crate::ports::ledger::{
     Approval, BackfillRecord, BackfillState, Overlap, StalePartition, StateChange, Submitted, TaskRecord,
     TaskState, Transition,
 };
-use crate::ports::notify::Notice;
+use crate::ports::notify::{self, NOTICES, Notice};
 
 /// What became of a submitted plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -310,15 +312,35 @@ impl Engine {
         }
     }
 
+    /// Tells owners of the state of a backfill. What cannot be filed never fails the work that it tells of.
     pub(super) async fn tell(&self, plan: &Plan, state: BackfillState, text: &str) {
         let id = &plan.request.id;
         tracing::info!(backfill = %id, %state, "{text}");
-        let Some(notifier) = &self.notifier else { return };
-        let notice =
-            Notice { backfill: id.clone(), state, owners: plan.owners.clone(), text: text.to_owned() };
-        if let Err(error) = notifier.notify(&notice).await {
-            tracing::warn!(backfill = %id, %error, "a notice was not carried");
+        if let Err(error) = self.file_notices(plan, state, text).await {
+            tracing::warn!(backfill = %id, %error, "owners were not told");
         }
+    }
+
+    /// Files the notices of a state, one for each owner. Filed again they are the same.
+    pub(super) async fn file_notices(&self, plan: &Plan, state: BackfillState, text: &str) -> Result<()> {
+        if self.host.sink(NOTICES).is_none() || plan.owners.is_empty() {
+            return Ok(());
+        }
+        let id = &plan.request.id;
+        let changes = notify::changes(&self.ledger.run(&plan.run()).await?);
+        let notice = |owner: &String| Notice {
+            backfill: id.clone(),
+            generation: plan.generation,
+            state,
+            owner: owner.clone(),
+            text: text.to_owned(),
+            reason: plan.request.reason.clone(),
+            changes: changes.clone(),
+        };
+        let notices = plan.owners.iter().map(|owner| notice(owner).delivery()).collect::<Result<Vec<_>>>()?;
+        let origin = DeliveryOrigin { staged: None, run: Some(plan.run()), backfill: Some(id.clone()) };
+        let now = self.clock.now();
+        retried(self, || self.ledger.announce(&origin, &notices, now)).await.map(drop)
     }
 
     /// Refuses a plan for jobs or versions that this host does not have.

@@ -64,6 +64,7 @@ impl Engine {
             let around = self.beside(&record.plan).await?;
             self.work(&record, worker, &around, &watch).await?;
             self.conclude(id, worker).await?;
+            self.dispatch_own(worker).await;
         }
         let state = self.backfill(id).await?.state;
         Ok(Execution { state, tasks: self.ledger.tasks(id).await? })
@@ -234,9 +235,11 @@ impl Engine {
         }
         let tasks = self.ledger.tasks(id).await?;
         let (to, note) = conclusion(&record.plan, &tasks);
+        let text = note.as_deref().unwrap_or("every task is done");
         // Before the transition, since nobody would come back to it after a death in between.
         if to == BackfillState::Published {
             self.note_rollback(&record.plan, worker).await?;
+            self.file_notices(&record.plan, to, text).await?;
         }
         let change = StateChange {
             from: BackfillState::Running,
@@ -255,7 +258,7 @@ impl Engine {
         if matches!(to, BackfillState::Aborted | BackfillState::Published) {
             self.release(&record.plan).await;
         }
-        self.tell(&record.plan, to, note.as_deref().unwrap_or("every task is done")).await;
+        self.tell(&record.plan, to, text).await;
         Ok(())
     }
 }

@@ -10,6 +10,7 @@ use arrow_array::RecordBatch;
 use crate::domain::ids::{Build, JobName, LogicVersion, TableId};
 use crate::domain::job::{Catalog, Exposure, JobSpec, TableSpec};
 use crate::error::{Error, Result};
+use crate::ports::delivery::DeliverySink;
 use crate::ports::reader::SnapshotReader;
 use crate::ports::transform::{Blocking, Closure, HostError, Sql, TaskContext, Transform};
 use crate::ports::writer::{PartitionWriter, Rows};
@@ -85,6 +86,7 @@ pub struct Host {
     jobs: BTreeMap<JobName, Job>,
     readers: BTreeMap<TableId, Arc<dyn SnapshotReader>>,
     writers: BTreeMap<TableId, Arc<dyn PartitionWriter>>,
+    sinks: BTreeMap<String, Arc<dyn DeliverySink>>,
 }
 
 impl Host {
@@ -96,6 +98,7 @@ impl Host {
             jobs: BTreeMap::new(),
             readers: BTreeMap::new(),
             writers: BTreeMap::new(),
+            sinks: BTreeMap::new(),
         }
     }
 
@@ -141,6 +144,18 @@ impl Host {
         self.catalog.add_exposure(exposure);
     }
 
+    /// Declares who sends the deliveries of a channel. That of [`NOTICES`](crate::ports::notify::NOTICES) tells owners of
+    /// backfills, that of [`EVENTS`](crate::ports::notify::EVENTS) schedulers of published partitions; without a sink nobody
+    /// is told.
+    pub fn add_sink(&mut self, sink: Arc<dyn DeliverySink>) -> Result<()> {
+        let channel = sink.channel().to_owned();
+        if self.sinks.contains_key(&channel) {
+            return Err(Error::invalid(format!("the channel `{channel}` has two sinks")));
+        }
+        self.sinks.insert(channel, sink);
+        Ok(())
+    }
+
     /// The declared tables, jobs and exposures.
     pub fn catalog(&self) -> &Catalog {
         &self.catalog
@@ -176,6 +191,15 @@ impl Host {
             job.versions.keys().map(move |v| (name.clone(), v.clone())).collect::<Vec<_>>()
         };
         self.jobs.values().flat_map(versions).collect()
+    }
+
+    /// The channels that can be served.
+    pub(crate) fn channels(&self) -> Vec<String> {
+        self.sinks.keys().cloned().collect()
+    }
+
+    pub(crate) fn sink(&self, channel: &str) -> Option<&dyn DeliverySink> {
+        self.sinks.get(channel).map(AsRef::as_ref)
     }
 
     pub(crate) fn reader(&self, table: &TableId) -> Result<&Arc<dyn SnapshotReader>> {

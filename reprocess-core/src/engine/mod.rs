@@ -2,6 +2,7 @@
 
 mod commit;
 mod control;
+mod deliver;
 mod determinism;
 mod execute;
 mod explain;
@@ -23,6 +24,7 @@ use std::fmt;
 use std::sync::Arc;
 
 pub use control::{Closed, Submission};
+pub use deliver::Dispatched;
 pub use determinism::Determinism;
 pub use execute::{Execution, TaskEvent};
 pub use explain::{Explanation, Reconciled, Status};
@@ -34,34 +36,25 @@ pub use settings::Settings;
 
 use crate::ports::clock::{Clock, SystemClock};
 use crate::ports::ledger::RunLedger;
-use crate::ports::notify::Notifier;
 
 /// Plans, runs, publishes, takes back and explains, for one host and one ledger.
 pub struct Engine {
     host: Host,
     ledger: Arc<dyn RunLedger>,
     clock: Arc<dyn Clock>,
-    notifier: Option<Arc<dyn Notifier>>,
     settings: Settings,
 }
 
 impl Engine {
-    /// An engine on the machine's clock, without a notifier.
+    /// An engine on the machine's clock.
     pub fn new(host: Host, ledger: Arc<dyn RunLedger>) -> Self {
-        Self { host, ledger, clock: Arc::new(SystemClock), notifier: None, settings: Settings::default() }
+        Self { host, ledger, clock: Arc::new(SystemClock), settings: Settings::default() }
     }
 
     /// Sets the clock.
     #[must_use]
     pub fn with_clock(mut self, clock: Arc<dyn Clock>) -> Self {
         self.clock = clock;
-        self
-    }
-
-    /// Sets who carries notices.
-    #[must_use]
-    pub fn with_notifier(mut self, notifier: Arc<dyn Notifier>) -> Self {
-        self.notifier = Some(notifier);
         self
     }
 

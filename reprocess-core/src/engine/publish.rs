@@ -26,6 +26,9 @@ use crate::ports::ledger::{
 };
 use crate::ports::writer::{Change as Write, CommitEntry, Moved};
 
+/// What owners are told of a publication.
+const IN_PRODUCTION: &str = "the outputs are in production";
+
 /// What a reviewer looks at.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Review {
@@ -123,9 +126,12 @@ impl Engine {
                 Err(error) => return Err(self.not_published(&record, by, error).await),
             }
         }
+        // Before the transition, since nobody would come back to it after a death in between.
+        self.file_notices(&record.plan, BackfillState::Published, IN_PRODUCTION).await?;
         self.go(id, &change(BackfillState::Publishing, BackfillState::Published, by)).await?;
         self.release(&record.plan).await;
-        self.tell(&record.plan, BackfillState::Published, "the outputs are in production").await;
+        self.tell(&record.plan, BackfillState::Published, IN_PRODUCTION).await;
+        self.dispatch_own(worker).await;
         Ok(Publication::Published)
     }
 

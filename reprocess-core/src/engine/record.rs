@@ -18,7 +18,9 @@ use crate::domain::scope::Scope;
 use crate::engine::Engine;
 use crate::engine::lease::retried;
 use crate::error::Result;
+use crate::ports::delivery::Delivery;
 use crate::ports::ledger::{Approval, Claim, RunRecord, RunStatus, TaskFinish, TaskResult, Trigger};
+use crate::ports::notify::{EVENTS, Event};
 use crate::ports::writer::{Op, StampId};
 
 /// Where a task comes from.
@@ -185,14 +187,29 @@ impl Engine {
     /// What the ledger is told with a commit.
     pub(super) fn finish(&self, at: &Attempt<'_>, result: &TaskResult) -> Result<TaskFinish> {
         let task = at.claim.map(|claim| (claim.backfill.clone(), claim.generation, claim.task));
+        let records = self.records(at, Some(result), RunStatus::Committed, None)?;
         Ok(TaskFinish {
-            records: self.records(at, Some(result), RunStatus::Committed, None)?,
+            announce: self.events(&records)?,
+            records,
             task,
             deliver: at.plan.request.deliver,
             stale: self.stale_after(at, &result.before, &result.after)?,
             pinned_at: result.pinned_at,
             reads: self.reads(at, result)?,
         })
+    }
+
+    /// What schedulers are told of a commit, where somebody listens.
+    fn events(&self, records: &[RunRecord]) -> Result<Vec<Delivery>> {
+        if self.host.sink(EVENTS).is_none() {
+            return Ok(Vec::new());
+        }
+        let catalog = self.host.catalog();
+        let event = |record: &RunRecord| {
+            let unit = catalog.unit(catalog.job(&record.job)?)?;
+            Event::delivery(record, unit.interval(&record.partition))
+        };
+        records.iter().map(event).collect()
     }
 
     /// The partitions of managed tables in the slices that a task has read. A replay read what was there for another run,

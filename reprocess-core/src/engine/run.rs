@@ -120,6 +120,12 @@ impl Engine {
     /// Runs one partition at once, under the same leases and guards as a backfill. A failure is recorded and returned;
     /// the scheduler may run it again under the same id.
     pub async fn run(&self, request: &RunRequest, worker: &WorkerId) -> Result<RunOutcome> {
+        let outcome = self.run_once(request, worker).await?;
+        self.dispatch_own(worker).await;
+        Ok(outcome)
+    }
+
+    async fn run_once(&self, request: &RunRequest, worker: &WorkerId) -> Result<RunOutcome> {
         self.check_run(&request.run).await?;
         if self.is_recorded(request).await? {
             return Ok(RunOutcome::Committed);

@@ -26,6 +26,14 @@ pub struct Settings {
     pub second_person: bool,
     /// How many earlier rows of a job an estimate is made of.
     pub history_rows: u32,
+    /// How many deliveries a process sends at a time.
+    pub sends: u32,
+    /// How often a delivery is tried that its receiver has not taken, before it is left to a person.
+    pub send_attempts: u32,
+    /// Wait before the second try of a delivery; it doubles with each further one.
+    pub send_backoff_min_ms: u64,
+    /// Longest wait between two tries of a delivery.
+    pub send_backoff_max_ms: u64,
 }
 
 impl Default for Settings {
@@ -39,6 +47,10 @@ impl Default for Settings {
             backoff_max_ms: 10_000,
             second_person: false,
             history_rows: 200,
+            sends: 4,
+            send_attempts: 10,
+            send_backoff_min_ms: 1_000,
+            send_backoff_max_ms: 3_600_000,
         }
     }
 }
@@ -54,8 +66,12 @@ impl Settings {
 
     /// The wait before a task that ended with an error of that kind may be claimed again: it doubles with each claim.
     pub(crate) fn pause(&self, claims: u32) -> Duration {
-        let doubled = 1_u64.checked_shl(claims.saturating_sub(1)).unwrap_or(u64::MAX);
-        Duration::from_millis(self.poll_ms.saturating_mul(doubled).min(self.backoff_max_ms))
+        doubled(self.poll_ms, claims, self.backoff_max_ms)
+    }
+
+    /// The wait before a delivery is tried again: it doubles with each attempt.
+    pub(crate) fn send_pause(&self, attempts: u32) -> Duration {
+        doubled(self.send_backoff_min_ms, attempts, self.send_backoff_max_ms)
     }
 
     /// The waits between tries of one step.
@@ -67,4 +83,9 @@ impl Settings {
             .with_max_times(usize::try_from(self.attempts.saturating_sub(1)).unwrap_or(usize::MAX))
             .build()
     }
+}
+
+fn doubled(first_ms: u64, times: u32, longest_ms: u64) -> Duration {
+    let doubled = 1_u64.checked_shl(times.saturating_sub(1)).unwrap_or(u64::MAX);
+    Duration::from_millis(first_ms.saturating_mul(doubled).min(longest_ms))
 }

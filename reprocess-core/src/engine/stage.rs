@@ -17,6 +17,7 @@ use crate::domain::slice::Base;
 use crate::domain::validate::{Expectation, Severity, Verdict, validate};
 use crate::domain::value::Value;
 use crate::engine::Engine;
+use crate::engine::deliver::check_keys;
 use crate::engine::lease::retried;
 use crate::engine::pins::Resolved;
 use crate::engine::record::Attempt;
@@ -112,6 +113,7 @@ impl Engine {
         };
         let staged = writer.stage(&request, rows).await?;
         let batch = std::mem::take(&mut *seen.deliveries.lock().unwrap_or_else(PoisonError::into_inner));
+        check_keys(batch.iter().map(|delivery| delivery.key.as_str()))?;
         let backfill = at.origin.backfill.as_ref();
         self.ledger.prepare_deliveries(&staged.id, backfill, &batch, self.clock.now()).await?;
         let read_bytes = seen.read_bytes.load(Ordering::Relaxed);

@@ -110,14 +110,7 @@ async fn write<W: PartitionWriter + ?Sized>(
     };
     let staged = writer.stage(&request, rows).await?;
     let staged_id = staged.id.clone();
-    let finish = TaskFinish {
-        records: Vec::new(),
-        task: None,
-        deliver: false,
-        stale: Vec::new(),
-        reads: Vec::new(),
-        pinned_at: 0,
-    };
+    let finish = TaskFinish::default();
     let entry = CommitEntry { scope, change: Change::Apply(staged), stamp, attempt: 1, finish };
     let outcome = writer
         .commit(CommitRequest {

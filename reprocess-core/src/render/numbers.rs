@@ -1,7 +1,7 @@
 //! Numbers before and after.
 
 use crate::domain::decimal::Decimal;
-use crate::domain::profile::Total;
+use crate::domain::profile::{Float, Total};
 
 /// A number before, after, and by how much it changed, as text.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -39,49 +39,9 @@ pub(super) fn aligned(pairs: &[Pair]) -> Vec<String> {
     pairs.iter().map(line).collect()
 }
 
-/// The sum of totals; `None` where one is not known or the sum does not fit.
-pub(super) fn sum<'a>(totals: impl IntoIterator<Item = Option<&'a Total>>) -> Option<Total> {
-    totals.into_iter().try_fold(Total::Empty, |sum, next| {
-        Some(match (sum, *next?) {
-            (Total::Empty, other) | (other, Total::Empty) => other,
-            (Total::Exact(a), Total::Exact(b)) => Total::Exact(a.checked_add(&b)?),
-            (a, b) => {
-                let (a, b) = (Float::of(&a), Float::of(&b));
-                Total::Float {
-                    sum: a.sum + b.sum,
-                    tolerance: a.tolerance + b.tolerance,
-                    nan: a.special[0].saturating_add(b.special[0]),
-                    infinite: a.special[1].saturating_add(b.special[1]),
-                    negative_infinite: a.special[2].saturating_add(b.special[2]),
-                }
-            }
-        })
-    })
-}
-
 /// A count as a decimal.
 pub(super) fn decimal(n: u64) -> Decimal {
     n.to_string().parse().unwrap_or(Decimal::ZERO)
-}
-
-#[derive(Clone, Copy, PartialEq)]
-struct Float {
-    sum: f64,
-    tolerance: f64,
-    /// NaN, infinite, negative infinite.
-    special: [u64; 3],
-}
-
-impl Float {
-    fn of(total: &Total) -> Self {
-        match total {
-            Total::Empty => Self { sum: 0.0, tolerance: 0.0, special: [0; 3] },
-            Total::Exact(d) => Self { sum: d.to_f64(), tolerance: 0.0, special: [0; 3] },
-            Total::Float { sum, tolerance, nan, infinite, negative_infinite } => {
-                Self { sum: *sum, tolerance: *tolerance, special: [*nan, *infinite, *negative_infinite] }
-            }
-        }
-    }
 }
 
 fn text(total: &Total) -> String {
@@ -155,8 +115,6 @@ mod tests {
             Pair::of_counts(None, Some(3)),
             Pair { before: "?".into(), after: "3".into(), change: String::new() }
         );
-        assert_eq!(sum([Some(&exact("1")), Some(&Total::Empty), Some(&exact("2.5"))]), Some(exact("3.5")));
-        assert_eq!(sum([Some(&exact("1")), None]), None);
         assert_eq!(
             [float(0.1 + 0.2), float(1e-9), float(-0.0), float(12.0)],
             ["0.3", "1.000000e-9", "-0", "12"]

@@ -51,7 +51,7 @@ pub fn deliveries(all: &[DeliveryRecord], shown: usize) -> String {
         vec![
             record.delivery.key.clone(),
             record.delivery.channel.clone(),
-            state(record.state).to_owned(),
+            record.state.to_string(),
             minute(record.changed_at),
             record.backfill.as_ref().map_or_else(|| "-".to_owned(), ToString::to_string),
             cut(&record.delivery.payload.to_string(), 60),
@@ -60,14 +60,4 @@ pub fn deliveries(all: &[DeliveryRecord], shown: usize) -> String {
     page.block(&table(&header, &[], rows));
     page.left_out(all.len().saturating_sub(shown));
     page.finish()
-}
-
-fn state(state: DeliveryState) -> &'static str {
-    match state {
-        DeliveryState::Prepared => "prepared",
-        DeliveryState::Suppressed => "suppressed",
-        DeliveryState::Released => "released",
-        DeliveryState::Duplicate => "duplicate",
-        DeliveryState::Withdrawn => "withdrawn",
-    }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::numbers::{Pair, aligned, decimal, sum};
+use super::numbers::{Pair, aligned, decimal};
 use super::spans;
 use super::text::{Page, WIDTH, count, grouped, table};
 use crate::domain::partition::PartitionKey;
@@ -156,7 +156,7 @@ fn total_pairs(lines: &[Line<'_>], column: &str) -> Vec<Pair> {
 }
 
 fn summed(before: &[Option<Total>], after: &[Option<Total>]) -> Pair {
-    let sum = |totals: &[Option<Total>]| sum(totals.iter().map(Option::as_ref));
+    let sum = |totals: &[Option<Total>]| Total::sum(totals.iter().map(Option::as_ref));
     Pair::of_totals(sum(before).as_ref(), sum(after).as_ref())
 }
 

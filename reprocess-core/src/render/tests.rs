@@ -16,7 +16,7 @@ use crate::domain::scope::Scope;
 use crate::domain::slice::Kept;
 use crate::domain::validate::{Decision, Expectation, Severity};
 use crate::engine::{Explanation, Review, StagedOutput, Status};
-use crate::ports::delivery::{Delivery, DeliveryRecord, DeliveryState};
+use crate::ports::delivery::{Delivery, DeliveryOrigin, DeliveryRecord, DeliveryState};
 use crate::ports::ledger::{
     Approval, BackfillRecord, BackfillState, Outdated, Progress, RunStatus, StalePartition, TaskRecord,
     TaskState, Trigger,
@@ -271,17 +271,14 @@ fn what_needs_somebody_is_told_in_ranges() {
         scope_digest: "s".to_owned(),
         generation: 1,
     };
-    let delivery = DeliveryRecord {
-        staged: StagedId { stamp, attempt: 1 },
-        backfill: Some("fix-cancelled".into()),
-        delivery: Delivery {
-            key: "report/2013-03-04".to_owned(),
-            channel: "mail".to_owned(),
-            payload: serde_json::json!({"to": "ops@example.org"}),
-        },
-        state: DeliveryState::Suppressed,
-        changed_at: at(8),
+    let delivery = Delivery {
+        key: "report/2013-03-04".to_owned(),
+        channel: "mail".to_owned(),
+        payload: serde_json::json!({"to": "ops@example.org"}),
     };
+    let staged = StagedId { stamp, attempt: 1 };
+    let origin = DeliveryOrigin::of_set(&staged, Some(&"fix-cancelled".into()));
+    let delivery = DeliveryRecord::new(1, &origin, delivery, DeliveryState::Suppressed, at(8));
     let text = [
         super::outdated(&outdated, SHOWN),
         super::stale(&stale, SHOWN),

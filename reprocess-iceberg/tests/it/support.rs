@@ -237,14 +237,7 @@ pub(crate) fn apply(staged: &Staged) -> CommitEntry {
 }
 
 pub(crate) fn entry(stamp: StampId, scope: &Scope, change: Change) -> CommitEntry {
-    let finish = TaskFinish {
-        records: vec![],
-        task: None,
-        deliver: false,
-        stale: vec![],
-        pinned_at: 0,
-        reads: vec![],
-    };
+    let finish = TaskFinish::default();
     CommitEntry { scope: scope.clone(), change, stamp, attempt: 1, finish }
 }
 

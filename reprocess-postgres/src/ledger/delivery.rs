@@ -1,17 +1,22 @@
 //! Deliveries, in the order in which they were prepared. All writing under the lock of [`order`](super::order), so that
 //! of two with one key the second sees the first.
 
+mod send;
+
 use std::collections::BTreeSet;
 
 use chrono::{DateTime, Utc};
 use reprocess_core::Result;
-use reprocess_core::domain::ids::{Actor, BackfillId};
-use reprocess_core::ports::delivery::{Delivery, DeliveryRecord, DeliveryState};
-use reprocess_core::ports::ledger::{DeliveryFilter, rules};
+use reprocess_core::domain::ids::{Actor, BackfillId, RunId};
+use reprocess_core::ports::delivery::{Delivery, DeliveryOrigin, DeliveryRecord, DeliveryState};
+use reprocess_core::ports::ledger::rules::{self, KeyPast};
+use reprocess_core::ports::ledger::{DeliveryFilter, RunRecord};
 use reprocess_core::ports::writer::{StagedId, StampId};
 
 use super::Session;
 use super::row::{from_word, json, number, parsed, word};
+
+pub(super) use send::{Wish, claim, decide, end};
 
 pub(super) async fn prepare(
     s: &mut Session<'_>,
@@ -62,6 +67,46 @@ pub(super) async fn prepare(
     Ok(())
 }
 
+/// Files as released what has a key of its own.
+pub(super) async fn announce(
+    s: &mut Session<'_>,
+    origin: &DeliveryOrigin,
+    batch: &[Delivery],
+    now: DateTime<Utc>,
+) -> Result<u64> {
+    let mut count = 0;
+    for delivery in batch {
+        count += s
+            .sql(
+                "INSERT INTO reprocess.delivery (run, backfill, key, channel, payload, state, changed_at)
+                 SELECT $1, $2, $3, $4, $5::json, 'released', $6
+                 WHERE NOT EXISTS (SELECT 1 FROM reprocess.delivery WHERE key = $3)",
+            )
+            .bind(origin.run.as_ref().map(RunId::as_str))
+            .bind(origin.backfill.as_ref().map(BackfillId::as_str))
+            .bind(delivery.key.as_str())
+            .bind(delivery.channel.as_str())
+            .bind(json(&delivery.payload)?)
+            .bind(now)
+            .execute(s.conn(), "announce")
+            .await?;
+    }
+    Ok(count)
+}
+
+/// Files what is announced with the commit of records.
+pub(super) async fn announce_commit(
+    s: &mut Session<'_>,
+    records: &[RunRecord],
+    batch: &[Delivery],
+) -> Result<()> {
+    let ended = records.iter().map(|record| record.finished_at).max();
+    if let (Some(record), Some(ended)) = (records.first(), ended) {
+        announce(s, &rules::announced_by(record), batch, ended).await?;
+    }
+    Ok(())
+}
+
 /// Withdraws what is prepared for a generation of a backfill.
 pub(super) async fn withdraw_backfill(
     s: &mut Session<'_>,
@@ -102,18 +147,18 @@ pub(super) async fn commit(
     deliver: bool,
     at: Option<DateTime<Utc>>,
 ) -> Result<()> {
-    let rows: Vec<(i64, i64, String, String)> = s
+    let rows: Vec<(i64, i64, String, String, bool)> = s
         .sql(
-            "SELECT position, attempt, key, state FROM reprocess.delivery
+            "SELECT position, attempt, key, state, backfill IS NOT NULL FROM reprocess.delivery
              WHERE stamp = $1 ORDER BY position",
         )
         .bind(json(stamp)?)
         .all(s.conn(), "read prepared deliveries")
         .await?;
-    for (position, attempt, key, state) in rows {
-        let released = was_released(s, &key).await?;
+    for (position, attempt, key, state, of_backfill) in rows {
+        let past = past(s, &key).await?;
         let of_committed = number::<u32>(attempt)? == committed;
-        let next = rules::delivery_at_commit(from_word(&state)?, of_committed, deliver, released);
+        let next = rules::delivery_at_commit(from_word(&state)?, of_committed, deliver, of_backfill, past);
         if let Some(next) = next {
             change(s, position, next, None, at).await?;
         }
@@ -137,7 +182,7 @@ pub(super) async fn release(
             .bind(key.as_str())
             .all(s.conn(), "read suppressed deliveries")
             .await?;
-        let states = rules::deliveries_at_release(waiting.len(), was_released(s, key).await?);
+        let states = rules::deliveries_at_release(waiting.len(), past(s, key).await? == KeyPast::Released);
         for ((position,), state) in waiting.into_iter().zip(states) {
             let released = state == DeliveryState::Released;
             change(s, position, state, released.then_some(by), Some(now)).await?;
@@ -147,13 +192,14 @@ pub(super) async fn release(
     Ok(count)
 }
 
-async fn was_released(s: &mut Session<'_>, key: &str) -> Result<bool> {
-    let (released,) = s
-        .sql("SELECT EXISTS (SELECT 1 FROM reprocess.delivery WHERE state = 'released' AND key = $1)")
+async fn past(s: &mut Session<'_>, key: &str) -> Result<KeyPast> {
+    let states: Vec<(String,)> = s
+        .sql("SELECT DISTINCT state FROM reprocess.delivery WHERE key = $1")
         .bind(key)
-        .one(s.conn(), "look for a released delivery")
+        .all(s.conn(), "look for deliveries of a key")
         .await?;
-    Ok(released)
+    let states = states.iter().map(|(state,)| from_word(state)).collect::<Result<Vec<DeliveryState>>>()?;
+    Ok(KeyPast::of(states))
 }
 
 async fn change(
@@ -177,28 +223,55 @@ async fn change(
 }
 
 pub(super) async fn records(s: &mut Session<'_>, filter: &DeliveryFilter) -> Result<Vec<DeliveryRecord>> {
-    type Row = (String, i64, Option<String>, String, String, String, String, DateTime<Utc>);
     let rows: Vec<Row> = s
         .sql(
-            "SELECT stamp, attempt, backfill, key, channel, payload::text, state, changed_at
+            "SELECT position, stamp, attempt, run, backfill, key, channel, payload::text, state, changed_at,
+                 attempts, due_at, note
              FROM reprocess.delivery
              WHERE ($1::text IS NULL OR backfill = $1) AND ($2::text IS NULL OR run = $2)
                  AND ($3::text IS NULL OR state = $3)
              ORDER BY position",
         )
         .bind(filter.backfill.as_ref().map(BackfillId::as_str))
-        .bind(filter.run.as_ref().map(|run| run.as_str()))
+        .bind(filter.run.as_ref().map(RunId::as_str))
         .bind(filter.state.as_ref().map(word).transpose()?)
         .all(s.conn(), "read deliveries")
         .await?;
-    let record = |(stamp, attempt, backfill, key, channel, payload, state, changed_at): Row| {
-        Ok(DeliveryRecord {
-            staged: StagedId { stamp: parsed(&stamp)?, attempt: number(attempt)? },
-            backfill: backfill.map(BackfillId::new),
-            delivery: Delivery { key, channel, payload: parsed(&payload)? },
-            state: from_word(&state)?,
-            changed_at,
-        })
-    };
     rows.into_iter().map(record).collect()
+}
+
+type Row = (
+    i64,
+    Option<String>,
+    Option<i64>,
+    Option<String>,
+    Option<String>,
+    String,
+    String,
+    String,
+    String,
+    DateTime<Utc>,
+    i64,
+    Option<DateTime<Utc>>,
+    Option<String>,
+);
+
+fn record(row: Row) -> Result<DeliveryRecord> {
+    let (position, stamp, attempt, run, backfill, key, channel, payload, state, changed, attempts, due, note) =
+        row;
+    let staged = stamp.zip(attempt);
+    let staged =
+        staged.map(|(stamp, attempt)| Ok(StagedId { stamp: parsed(&stamp)?, attempt: number(attempt)? }));
+    Ok(DeliveryRecord {
+        place: number(position)?,
+        staged: staged.transpose()?,
+        run: run.map(RunId::new),
+        backfill: backfill.map(BackfillId::new),
+        delivery: Delivery { key, channel, payload: parsed(&payload)? },
+        state: from_word(&state)?,
+        changed_at: changed,
+        attempts: number(attempts)?,
+        due_at: due,
+        note,
+    })
 }

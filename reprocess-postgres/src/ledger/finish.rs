@@ -71,6 +71,7 @@ pub(super) async fn record(s: &mut Session<'_>, commit: &Commit, entry: &CommitE
     let ended = finish.records.iter().map(|record| record.finished_at).max();
     let attempt = rules::committed_attempt(commit, entry);
     delivery::commit(s, &entry.stamp, attempt, finish.deliver, ended).await?;
+    delivery::announce_commit(s, &finish.records, &finish.announce).await?;
     commit_task(s, entry).await
 }
 

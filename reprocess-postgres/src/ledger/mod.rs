@@ -34,7 +34,9 @@ use reprocess_core::domain::ids::{Actor, BackfillId, JobName, LogicVersion, RunI
 use reprocess_core::domain::partition::PartitionKey;
 use reprocess_core::domain::plan::{Plan, TaskId};
 use reprocess_core::domain::scope::Scope;
-use reprocess_core::ports::delivery::Delivery;
+use reprocess_core::ports::delivery::{
+    Delivery, DeliveryClaim, DeliveryDecision, DeliveryEnd, DeliveryOrigin,
+};
 use reprocess_core::ports::ledger::{
     Claim, Fence, Leave, RunLedger, RunRecord, StateChange, Submitted, TaskResult, TaskState, Transition,
 };
@@ -318,6 +320,57 @@ impl RunLedger for PostgresLedger {
         let s = &mut self.session(&mut tx);
         order::lock(s).await?;
         let count = delivery::release(s, keys, by, now).await?;
+        written(tx, count).await
+    }
+
+    async fn announce(&self, origin: &DeliveryOrigin, batch: &[Delivery], now: DateTime<Utc>) -> Result<u64> {
+        let mut tx = self.db.begin().await?;
+        let s = &mut self.session(&mut tx);
+        order::lock(s).await?;
+        let count = delivery::announce(s, origin, batch, now).await?;
+        written(tx, count).await
+    }
+
+    async fn claim_deliveries(
+        &self,
+        channels: &[String],
+        worker: &WorkerId,
+        limit: u32,
+        ttl: Duration,
+        now: DateTime<Utc>,
+    ) -> Result<Vec<DeliveryClaim>> {
+        let mut tx = self.db.begin().await?;
+        let s = &mut self.session(&mut tx);
+        order::lock(s).await?;
+        let wish = delivery::Wish { channels, worker, limit, ttl, now, deciding: self.deciding(now) };
+        let claims = delivery::claim(s, &wish).await?;
+        written(tx, claims).await
+    }
+
+    async fn end_delivery(
+        &self,
+        claim: &DeliveryClaim,
+        end: &DeliveryEnd,
+        now: DateTime<Utc>,
+    ) -> Result<bool> {
+        let mut tx = self.db.begin().await?;
+        let s = &mut self.session(&mut tx);
+        order::lock(s).await?;
+        let answer = delivery::end(s, claim, end, now).await?;
+        written(tx, answer).await
+    }
+
+    async fn decide_deliveries(
+        &self,
+        keys: &[String],
+        decision: DeliveryDecision,
+        by: &Actor,
+        now: DateTime<Utc>,
+    ) -> Result<u64> {
+        let mut tx = self.db.begin().await?;
+        let s = &mut self.session(&mut tx);
+        order::lock(s).await?;
+        let count = delivery::decide(s, keys, decision, by, now).await?;
         written(tx, count).await
     }
 

@@ -1,11 +1,12 @@
 //! The tables of the ledger, and how they get their present form.
 
 /// What leads from each form of the tables to the next; the first from nothing. Never change one that was released.
-pub(super) const FORMS: [&str; 1] = [include_str!("v1.sql")];
+pub(super) const FORMS: [&str; 2] = [include_str!("v1.sql"), include_str!("v2.sql")];
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use reprocess_core::ports::delivery::DeliveryState;
     use reprocess_core::ports::ledger::{BackfillState, TaskState};
 
     #[test]
@@ -25,5 +26,8 @@ mod tests {
         );
         check(TaskState::ALL.map(TaskState::name).to_vec());
         check(TaskState::ALL.into_iter().filter(|s| s.is_success()).map(TaskState::name).collect());
+        check(DeliveryState::ALL.map(DeliveryState::name).to_vec());
+        let released = DeliveryState::ALL.into_iter().filter(|s| s.was_released());
+        check(released.map(DeliveryState::name).collect());
     }
 }

@@ -7,7 +7,7 @@ use chrono::DateTime;
 use reprocess_core::domain::partition::PartitionKey;
 use reprocess_core::domain::slice::Base;
 use reprocess_core::domain::value::Value;
-use reprocess_core::ports::ledger::{LedgerReader, RunRecord, TaskFinish};
+use reprocess_core::ports::ledger::{DeliveryFilter, LedgerReader, RunRecord, TaskFinish};
 use serde_json::json;
 
 use super::*;
@@ -263,14 +263,7 @@ fn entry(number: i64) -> CommitEntry {
         change: reprocess_core::ports::writer::Change::Adopt,
         stamp: record.stamp.clone(),
         attempt: 1,
-        finish: TaskFinish {
-            records: vec![record],
-            task: None,
-            deliver: true,
-            stale,
-            pinned_at: 0,
-            reads: vec![],
-        },
+        finish: TaskFinish { records: vec![record], deliver: true, stale, ..TaskFinish::default() },
     }
 }
 
@@ -278,4 +271,36 @@ fn committed(entries: &[CommitEntry]) -> Commit {
     let keys = entries.iter().flat_map(|entry| entry.scope.partitions());
     let partitions = Base::new("9".into(), keys.map(|key| (key, "9".into())).collect());
     Commit { version: "9".into(), partitions, attempts: Vec::new(), kept: None, recorded: false, order: 0 }
+}
+
+/// What was prepared, released and held back before deliveries were sent is there afterwards, and is sent.
+#[tokio::test]
+async fn a_ledger_of_the_first_form_keeps_its_deliveries() {
+    let database = TestDatabase::fresh().await;
+    let db = database.connect().await;
+    db.migrate("ledger", &schema::FORMS[..1]).await.unwrap();
+    database
+        .execute(
+            r#"INSERT INTO reprocess.delivery
+                   (stamp, attempt, run, generation, key, channel, payload, state, changed_at, released_by)
+               SELECT '{"run":"r1","job":"j","op":"replace","scope_digest":"d","generation":1}', 1, 'r1', 1, 'k' || n,
+                   'mail', '{}', state, '2026-10-05Z', CASE state WHEN 'released' THEN 'eve' END
+               FROM unnest(ARRAY['prepared', 'suppressed', 'released', 'duplicate', 'withdrawn'])
+                   WITH ORDINALITY AS s (state, n) ORDER BY n"#,
+        )
+        .await;
+    let ledger = PostgresLedger::open(db).await.unwrap();
+    let all = ledger.deliveries(&DeliveryFilter::default()).await.unwrap();
+    let known: Vec<_> = all.iter().map(|d| format!("{} {} {}", d.place, d.delivery.key, d.state)).collect();
+    assert_eq!(
+        known,
+        ["1 k1 prepared", "2 k2 suppressed", "3 k3 released", "4 k4 duplicate", "5 k5 withdrawn"]
+    );
+    assert_eq!((all[0].attempts, &all[0].due_at, all[0].run.as_ref().unwrap().as_str()), (0, &None, "r1"));
+    let (ttl, now) = (Duration::from_secs(60), DateTime::from_timestamp(1, 0).unwrap());
+    let taken = ledger.claim_deliveries(&["mail".into()], &"w".into(), 9, ttl, now).await.unwrap();
+    assert_eq!(taken.iter().map(|claim| claim.place).collect::<Vec<_>>(), [3]);
+    let new = Delivery { key: "k6".into(), channel: "mail".into(), payload: json!({}) };
+    assert_eq!(ledger.announce(&DeliveryOrigin::default(), &[new], now).await.unwrap(), 1);
+    assert_eq!(ledger.deliveries(&DeliveryFilter::default()).await.unwrap()[5].place, 6, "after all others");
 }

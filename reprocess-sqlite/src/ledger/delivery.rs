@@ -1,17 +1,22 @@
 //! Deliveries, in the order in which they were prepared.
 
+mod send;
+
 use std::collections::BTreeSet;
 
 use chrono::{DateTime, Utc};
 use reprocess_core::Result;
-use reprocess_core::domain::ids::{Actor, BackfillId};
-use reprocess_core::ports::delivery::{Delivery, DeliveryRecord, DeliveryState};
-use reprocess_core::ports::ledger::{DeliveryFilter, rules};
+use reprocess_core::domain::ids::{Actor, BackfillId, RunId};
+use reprocess_core::ports::delivery::{Delivery, DeliveryOrigin, DeliveryRecord, DeliveryState};
+use reprocess_core::ports::ledger::rules::{self, KeyPast};
+use reprocess_core::ports::ledger::{DeliveryFilter, RunRecord};
 use reprocess_core::ports::writer::{StagedId, StampId};
 use sqlx::{QueryBuilder, SqliteConnection};
 
-use super::row::{from_word, instant, json, micros, parsed, word};
+use super::row::{from_word, instant, json, micros, number, parsed, word};
 use crate::error::Doing;
+
+pub(super) use send::{claim, decide, end};
 
 pub(super) async fn prepare(
     conn: &mut SqliteConnection,
@@ -63,6 +68,47 @@ pub(super) async fn prepare(
     Ok(())
 }
 
+/// Files as released what has a key of its own.
+pub(super) async fn announce(
+    conn: &mut SqliteConnection,
+    origin: &DeliveryOrigin,
+    batch: &[Delivery],
+    now: DateTime<Utc>,
+) -> Result<u64> {
+    let mut count = 0;
+    for delivery in batch {
+        let filed = sqlx::query(
+            "INSERT INTO reprocess_delivery (run, backfill, key, channel, payload, state, changed_us)
+             SELECT ?1, ?2, ?3, ?4, ?5, 'released', ?6
+             WHERE NOT EXISTS (SELECT 1 FROM reprocess_delivery WHERE key = ?3)",
+        )
+        .bind(origin.run.as_ref().map(RunId::as_str))
+        .bind(origin.backfill.as_ref().map(BackfillId::as_str))
+        .bind(&delivery.key)
+        .bind(&delivery.channel)
+        .bind(json(&delivery.payload)?)
+        .bind(micros(now))
+        .execute(&mut *conn)
+        .await
+        .doing("announce")?;
+        count += filed.rows_affected();
+    }
+    Ok(count)
+}
+
+/// Files what is announced with the commit of records.
+pub(super) async fn announce_commit(
+    conn: &mut SqliteConnection,
+    records: &[RunRecord],
+    batch: &[Delivery],
+) -> Result<()> {
+    let ended = records.iter().map(|record| record.finished_at).max();
+    if let (Some(record), Some(ended)) = (records.first(), ended) {
+        announce(conn, &rules::announced_by(record), batch, ended).await?;
+    }
+    Ok(())
+}
+
 /// Withdraws what is prepared for a generation of a backfill.
 pub(super) async fn withdraw_backfill(
     conn: &mut SqliteConnection,
@@ -108,16 +154,18 @@ pub(super) async fn commit(
     deliver: bool,
     at: Option<DateTime<Utc>>,
 ) -> Result<()> {
-    let rows: Vec<(i64, u32, String, String)> = sqlx::query_as(
-        "SELECT position, attempt, key, state FROM reprocess_delivery WHERE stamp = ? ORDER BY position",
+    let rows: Vec<(i64, u32, String, String, bool)> = sqlx::query_as(
+        "SELECT position, attempt, key, state, backfill IS NOT NULL FROM reprocess_delivery
+         WHERE stamp = ? ORDER BY position",
     )
     .bind(json(stamp)?)
     .fetch_all(&mut *conn)
     .await
     .doing("read prepared deliveries")?;
-    for (position, attempt, key, state) in rows {
-        let released = was_released(conn, &key).await?;
-        let next = rules::delivery_at_commit(from_word(&state)?, attempt == committed, deliver, released);
+    for (position, attempt, key, state, of_backfill) in rows {
+        let past = past(conn, &key).await?;
+        let of_committed = attempt == committed;
+        let next = rules::delivery_at_commit(from_word(&state)?, of_committed, deliver, of_backfill, past);
         if let Some(next) = next {
             change(conn, position, next, None, at).await?;
         }
@@ -140,7 +188,7 @@ pub(super) async fn release(
         .fetch_all(&mut *conn)
         .await
         .doing("read suppressed deliveries")?;
-        let states = rules::deliveries_at_release(waiting.len(), was_released(conn, key).await?);
+        let states = rules::deliveries_at_release(waiting.len(), past(conn, key).await? == KeyPast::Released);
         for (position, state) in waiting.into_iter().zip(states) {
             let released = state == DeliveryState::Released;
             change(conn, position, state, released.then_some(by), Some(now)).await?;
@@ -150,14 +198,15 @@ pub(super) async fn release(
     Ok(count)
 }
 
-async fn was_released(conn: &mut SqliteConnection, key: &str) -> Result<bool> {
-    sqlx::query_scalar(
-        "SELECT EXISTS (SELECT 1 FROM reprocess_delivery WHERE state = 'released' AND key = ?)",
-    )
-    .bind(key)
-    .fetch_one(conn)
-    .await
-    .doing("look for a released delivery")
+async fn past(conn: &mut SqliteConnection, key: &str) -> Result<KeyPast> {
+    let states: Vec<String> =
+        sqlx::query_scalar("SELECT DISTINCT state FROM reprocess_delivery WHERE key = ?")
+            .bind(key)
+            .fetch_all(conn)
+            .await
+            .doing("look for deliveries of a key")?;
+    let states = states.iter().map(|state| from_word(state)).collect::<Result<Vec<DeliveryState>>>()?;
+    Ok(KeyPast::of(states))
 }
 
 async fn change(
@@ -185,9 +234,9 @@ pub(super) async fn records(
     conn: &mut SqliteConnection,
     filter: &DeliveryFilter,
 ) -> Result<Vec<DeliveryRecord>> {
-    type Row = (String, u32, Option<String>, String, String, String, String, i64);
     let mut query = QueryBuilder::new(
-        "SELECT stamp, attempt, backfill, key, channel, payload, state, changed_us FROM reprocess_delivery WHERE true",
+        "SELECT position, stamp, attempt, run, backfill, key, channel, payload, state, changed_us, attempts, due_us, note
+         FROM reprocess_delivery WHERE true",
     );
     // Only conditions that are set stand in the text, so that each finds its index.
     if let Some(backfill) = &filter.backfill {
@@ -201,14 +250,40 @@ pub(super) async fn records(
     }
     let query = query.push(" ORDER BY position").build_query_as();
     let rows: Vec<Row> = query.fetch_all(conn).await.doing("read deliveries")?;
-    let record = |(stamp, attempt, backfill, key, channel, payload, state, changed): Row| {
-        Ok(DeliveryRecord {
-            staged: StagedId { stamp: parsed(&stamp)?, attempt },
-            backfill: backfill.map(BackfillId::new),
-            delivery: Delivery { key, channel, payload: parsed(&payload)? },
-            state: from_word(&state)?,
-            changed_at: instant(changed)?,
-        })
-    };
     rows.into_iter().map(record).collect()
+}
+
+type Row = (
+    i64,
+    Option<String>,
+    Option<u32>,
+    Option<String>,
+    Option<String>,
+    String,
+    String,
+    String,
+    String,
+    i64,
+    u32,
+    Option<i64>,
+    Option<String>,
+);
+
+fn record(row: Row) -> Result<DeliveryRecord> {
+    let (position, stamp, attempt, run, backfill, key, channel, payload, state, changed, attempts, due, note) =
+        row;
+    let staged = stamp.zip(attempt);
+    let staged = staged.map(|(stamp, attempt)| Ok(StagedId { stamp: parsed(&stamp)?, attempt }));
+    Ok(DeliveryRecord {
+        place: number(position)?,
+        staged: staged.transpose()?,
+        run: run.map(RunId::new),
+        backfill: backfill.map(BackfillId::new),
+        delivery: Delivery { key, channel, payload: parsed(&payload)? },
+        state: from_word(&state)?,
+        changed_at: instant(changed)?,
+        attempts,
+        due_at: due.map(instant).transpose()?,
+        note,
+    })
 }

@@ -67,6 +67,7 @@ pub(super) async fn record(conn: &mut SqliteConnection, commit: &Commit, entry: 
     let ended = finish.records.iter().map(|record| record.finished_at).max();
     let attempt = rules::committed_attempt(commit, entry);
     delivery::commit(conn, &entry.stamp, attempt, finish.deliver, ended).await?;
+    delivery::announce_commit(conn, &finish.records, &finish.announce).await?;
     commit_task(conn, entry).await
 }
 

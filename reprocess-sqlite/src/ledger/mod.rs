@@ -25,7 +25,9 @@ use reprocess_core::domain::ids::{Actor, BackfillId, JobName, LogicVersion, RunI
 use reprocess_core::domain::partition::PartitionKey;
 use reprocess_core::domain::plan::{Plan, TaskId};
 use reprocess_core::domain::scope::Scope;
-use reprocess_core::ports::delivery::Delivery;
+use reprocess_core::ports::delivery::{
+    Delivery, DeliveryClaim, DeliveryDecision, DeliveryEnd, DeliveryOrigin,
+};
 use reprocess_core::ports::ledger::{
     Claim, Fence, Leave, RunLedger, RunRecord, StateChange, Submitted, TaskResult, TaskState, Transition,
 };
@@ -226,6 +228,48 @@ impl RunLedger for SqliteLedger {
     async fn release_deliveries(&self, keys: &[String], by: &Actor, now: DateTime<Utc>) -> Result<u64> {
         let mut tx = self.db.begin_write().await?;
         let count = delivery::release(&mut tx, keys, by, now).await?;
+        written(tx, count).await
+    }
+
+    async fn announce(&self, origin: &DeliveryOrigin, batch: &[Delivery], now: DateTime<Utc>) -> Result<u64> {
+        let mut tx = self.db.begin_write().await?;
+        let count = delivery::announce(&mut tx, origin, batch, now).await?;
+        written(tx, count).await
+    }
+
+    async fn claim_deliveries(
+        &self,
+        channels: &[String],
+        worker: &WorkerId,
+        limit: u32,
+        ttl: Duration,
+        now: DateTime<Utc>,
+    ) -> Result<Vec<DeliveryClaim>> {
+        let mut tx = self.db.begin_write().await?;
+        let claims = delivery::claim(&mut tx, channels, worker, limit, ttl, now).await?;
+        written(tx, claims).await
+    }
+
+    async fn end_delivery(
+        &self,
+        claim: &DeliveryClaim,
+        end: &DeliveryEnd,
+        now: DateTime<Utc>,
+    ) -> Result<bool> {
+        let mut tx = self.db.begin_write().await?;
+        let answer = delivery::end(&mut tx, claim, end, now).await?;
+        written(tx, answer).await
+    }
+
+    async fn decide_deliveries(
+        &self,
+        keys: &[String],
+        decision: DeliveryDecision,
+        by: &Actor,
+        now: DateTime<Utc>,
+    ) -> Result<u64> {
+        let mut tx = self.db.begin_write().await?;
+        let count = delivery::decide(&mut tx, keys, decision, by, now).await?;
         written(tx, count).await
     }
 

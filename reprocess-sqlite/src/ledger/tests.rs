@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use chrono::DateTime;
 use reprocess_core::domain::partition::PartitionKey;
 use reprocess_core::domain::value::Value;
-use reprocess_core::ports::ledger::{LedgerReader, RunRecord};
+use reprocess_core::ports::ledger::{DeliveryFilter, LedgerReader, RunRecord};
 use serde_json::json;
 use sqlx::AssertSqlSafe;
 
@@ -133,4 +133,44 @@ async fn every_question_searches_an_index() {
     check(lease::OVERLAPPING, &[key, ROWID]).await;
     check(task::FREE, &["INDEX reprocess_task_ready", "INDEX reprocess_task_claimed"]).await;
     check(task::PROGRESS, &["COVERING INDEX reprocess_task_progress", "(id=?)"]).await;
+}
+
+/// What was prepared, released and held back before deliveries were sent is there afterwards, and is sent.
+#[tokio::test]
+async fn a_ledger_of_the_first_form_keeps_its_deliveries() {
+    let folder = tempfile::tempdir().unwrap();
+    let db = SqliteConfig::new().open(folder.path().join("l.db")).await.unwrap();
+    db.migrate("ledger", &schema::FORMS[..1]).await.unwrap();
+    let mut tx = db.begin_write().await.unwrap();
+    let states = ["prepared", "suppressed", "released", "duplicate", "withdrawn"];
+    for (n, state) in (1..).zip(states) {
+        sqlx::query(
+            "INSERT INTO reprocess_delivery
+                 (position, stamp, attempt, run, generation, key, channel, payload, state, changed_us, released_by)
+             VALUES (?1 * 10, ?2, 1, 'r1', 1, 'k' || ?1, 'mail', '{}', ?3, 7, iif(?3 = 'released', 'eve', NULL))",
+        )
+        .bind(n)
+        .bind(r#"{"run":"r1","job":"j","op":"replace","scope_digest":"d","generation":1}"#)
+        .bind(state)
+        .execute(&mut *tx)
+        .await
+        .unwrap();
+    }
+    tx.commit().await.unwrap();
+    let ledger = SqliteLedger::open(db).await.unwrap();
+    let all = ledger.deliveries(&DeliveryFilter::default()).await.unwrap();
+    let known: Vec<_> = all.iter().map(|d| (d.place, d.delivery.key.as_str(), d.state.name())).collect();
+    let expected = [(10, "k1"), (20, "k2"), (30, "k3"), (40, "k4"), (50, "k5")];
+    assert_eq!(
+        known,
+        expected.into_iter().zip(states).map(|((n, key), state)| (n, key, state)).collect::<Vec<_>>()
+    );
+    assert_eq!((all[0].attempts, &all[0].due_at, all[0].run.as_ref().unwrap().as_str()), (0, &None, "r1"));
+    let ttl = Duration::from_secs(60);
+    let now = DateTime::from_timestamp(1, 0).unwrap();
+    let taken = ledger.claim_deliveries(&["mail".into()], &"w".into(), 9, ttl, now).await.unwrap();
+    assert_eq!(taken.iter().map(|claim| claim.place).collect::<Vec<_>>(), [30]);
+    let new = Delivery { key: "k6".into(), channel: "mail".into(), payload: json!({}) };
+    assert_eq!(ledger.announce(&DeliveryOrigin::default(), &[new], now).await.unwrap(), 1);
+    assert_eq!(ledger.deliveries(&DeliveryFilter::default()).await.unwrap()[5].place, 51, "after all others");
 }

@@ -205,13 +205,30 @@ async fn a_shadow_under_which_production_moved_is_staged_again() {
 #[tokio::test]
 async fn deliveries_wait_until_they_are_released_by_name() {
     let host = published().await;
-    let list = host.run("deliveries --backfill fix --json").await.ends(Exit::Done).json();
-    assert_eq!(list["deliveries"].as_array().unwrap().len(), 5);
-    let error =
-        host.run("deliveries --release report/2013-03-04 nothing --json").await.ends(Exit::Usage).error();
-    assert_eq!(error["kind"], "not_found");
-    let released = host.run("deliveries --backfill fix --release report/2013-03-04").await.ends(Exit::Done);
-    assert!(released.out.contains("Released: "), "{}", released.out);
+    let list = async |options: &str| {
+        let list = host.run(&format!("deliveries list {options} --json")).await.ends(Exit::Done).json();
+        list["deliveries"].as_array().unwrap().len()
+    };
+    assert_eq!(list("--backfill fix").await, 5);
+    assert_eq!(list("--backfill fix --state duplicate").await, 5, "the schedule has released their keys");
+    let more = "backfill daily_departures@v2 --id more --reason late --from 2013-03-11 --to 2013-03-13 --mode direct --yes";
+    host.run(more).await.ends(Exit::Done);
+    assert_eq!(list("--backfill more --state suppressed").await, 3);
+    let error = host.run("deliveries release --key report/2013-03-11 nothing --json").await;
+    assert_eq!(error.ends(Exit::Usage).error()["kind"], "not_found");
+    let released = host.run("deliveries release more --key report/2013-03-11").await.ends(Exit::Done);
+    assert_eq!(released.out, "Released: 1\n");
+    let rest = host.run("deliveries release more --json").await.ends(Exit::Done).json();
+    assert_eq!(rest["changed"], 2, "all that the backfill held back");
+    assert_eq!(list("--backfill more --state suppressed").await, 0);
+    // The host has no sink.
+    let sent = host.run("deliveries send --json").await.ends(Exit::Done).json();
+    assert_eq!(sent, json!({ "sent": 0, "again": 0, "unknown": 0, "dead": 0 }));
+    let decided =
+        host.run("deliveries decide report/2013-03-11 --as sent --json").await.ends(Exit::Done).json();
+    assert_eq!(decided["changed"], 0, "it is not unknown");
+    host.run("deliveries decide nothing --as never").await.ends(Exit::Usage);
+    host.run("deliveries release").await.ends(Exit::Usage);
 }
 
 #[tokio::test]
@@ -229,6 +246,7 @@ async fn what_is_not_known_is_a_bad_input() {
         "explain daily_departures",
         "explain daily_departures day=monday",
         "ledger --backfill nobody",
+        "deliveries release nobody",
     ] {
         let ran = host.run(&format!("{command} --json")).await.ends(Exit::Usage);
         assert!(!ran.error()["message"].as_str().unwrap().is_empty(), "{command}");

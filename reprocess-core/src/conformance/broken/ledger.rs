@@ -15,7 +15,9 @@ use crate::domain::plan::{Plan, TaskId};
 use crate::domain::scope::Scope;
 use crate::error::Result;
 use crate::memory::MemoryLedger;
-use crate::ports::delivery::{Delivery, DeliveryRecord};
+use crate::ports::delivery::{
+    Delivery, DeliveryClaim, DeliveryDecision, DeliveryEnd, DeliveryOrigin, DeliveryRecord,
+};
 use crate::ports::ledger::*;
 use crate::ports::writer::{Commit, CommitEntry, StagedId, StampId};
 
@@ -250,6 +252,61 @@ impl RunLedger for BrokenLedger {
 
     async fn release_deliveries(&self, keys: &[String], by: &Actor, now: DateTime<Utc>) -> Result<u64> {
         self.inner.release_deliveries(keys, by, now).await
+    }
+
+    async fn announce(&self, origin: &DeliveryOrigin, batch: &[Delivery], now: DateTime<Utc>) -> Result<u64> {
+        let mut batch = batch.to_vec();
+        if self.is(Broken::AnnouncesAgain) {
+            batch.iter_mut().for_each(|delivery| delivery.key.push_str(&now.to_string()));
+        }
+        self.inner.announce(origin, &batch, now).await
+    }
+
+    async fn claim_deliveries(
+        &self,
+        channels: &[String],
+        worker: &WorkerId,
+        limit: u32,
+        ttl: Duration,
+        now: DateTime<Utc>,
+    ) -> Result<Vec<DeliveryClaim>> {
+        let ttl = if self.is(Broken::TakesDeliveriesAtOnce) { Duration::ZERO } else { ttl };
+        let now = if self.is(Broken::ForgetsWhenItIsDue) { now + TimeDelta::days(1) } else { now };
+        let mut claims = self.inner.claim_deliveries(channels, worker, limit, ttl, now).await?;
+        if self.is(Broken::NeverDoubts) {
+            claims.iter_mut().for_each(|claim| claim.in_doubt = false);
+        }
+        Ok(claims)
+    }
+
+    async fn end_delivery(
+        &self,
+        claim: &DeliveryClaim,
+        end: &DeliveryEnd,
+        now: DateTime<Utc>,
+    ) -> Result<bool> {
+        if self.is(Broken::EndsNoDelivery) {
+            return Ok(false);
+        }
+        let mut claim = claim.clone();
+        if self.is(Broken::HearsEveryTaker) {
+            let all = self.inner.deliveries(&DeliveryFilter::default()).await?;
+            let known = all.iter().find(|record| record.place == claim.place);
+            claim.attempt = known.map_or(claim.attempt, |record| record.attempts);
+            claim.worker = if claim.worker.as_str() == "w1" { "w2".into() } else { claim.worker };
+        }
+        self.inner.end_delivery(&claim, end, now).await
+    }
+
+    async fn decide_deliveries(
+        &self,
+        keys: &[String],
+        decision: DeliveryDecision,
+        by: &Actor,
+        now: DateTime<Utc>,
+    ) -> Result<u64> {
+        let keys = if self.is(Broken::DecidesNothing) { &[] } else { keys };
+        self.inner.decide_deliveries(keys, decision, by, now).await
     }
 
     async fn finish(&self, commit: &Commit, entries: &[CommitEntry]) -> Result<()> {

@@ -16,7 +16,9 @@ use crate::domain::profile::{Profile, ProfileSpec};
 use crate::domain::scope::Scope;
 use crate::domain::slice::{Base, Kept};
 use crate::error::{Error, ErrorKind, Result};
-use crate::ports::delivery::{Delivery, DeliveryRecord};
+use crate::ports::delivery::{
+    Delivery, DeliveryClaim, DeliveryDecision, DeliveryEnd, DeliveryOrigin, DeliveryRecord,
+};
 use crate::ports::ledger::*;
 use crate::ports::staged::StagedReader;
 use crate::ports::writer::*;
@@ -55,7 +57,7 @@ impl Fuse {
         self.left.load(Ordering::SeqCst) >= 0
     }
 
-    async fn around<T>(&self, call: impl Future<Output = Result<T>>) -> Result<T> {
+    pub(super) async fn around<T>(&self, call: impl Future<Output = Result<T>>) -> Result<T> {
         let now = self.left.fetch_sub(1, Ordering::SeqCst) == 0;
         if now && self.fault == Fault::DiesBefore {
             self.die::<()>().await;
@@ -325,6 +327,40 @@ impl RunLedger for FaultyLedger {
 
     async fn release_deliveries(&self, keys: &[String], by: &Actor, now: DateTime<Utc>) -> Result<u64> {
         self.inner.release_deliveries(keys, by, now).await
+    }
+
+    async fn announce(&self, origin: &DeliveryOrigin, batch: &[Delivery], now: DateTime<Utc>) -> Result<u64> {
+        self.fuse.around(self.inner.announce(origin, batch, now)).await
+    }
+
+    async fn claim_deliveries(
+        &self,
+        channels: &[String],
+        worker: &WorkerId,
+        limit: u32,
+        ttl: Duration,
+        now: DateTime<Utc>,
+    ) -> Result<Vec<DeliveryClaim>> {
+        self.fuse.around(self.inner.claim_deliveries(channels, worker, limit, ttl, now)).await
+    }
+
+    async fn end_delivery(
+        &self,
+        claim: &DeliveryClaim,
+        end: &DeliveryEnd,
+        now: DateTime<Utc>,
+    ) -> Result<bool> {
+        self.fuse.around(self.inner.end_delivery(claim, end, now)).await
+    }
+
+    async fn decide_deliveries(
+        &self,
+        keys: &[String],
+        decision: DeliveryDecision,
+        by: &Actor,
+        now: DateTime<Utc>,
+    ) -> Result<u64> {
+        self.inner.decide_deliveries(keys, decision, by, now).await
     }
 
     async fn finish(&self, commit: &Commit, entries: &[CommitEntry]) -> Result<()> {

@@ -2,5 +2,6 @@
 
 pub(super) mod crash;
 pub(crate) mod faults;
+pub(super) mod outbox;
 mod shop;
 pub(super) mod stories;

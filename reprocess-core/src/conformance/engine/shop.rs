@@ -20,7 +20,7 @@ use crate::domain::value::Value;
 use crate::engine::{Engine, Host, Job, RunOutcome, RunRequest, Settings, Submission};
 use crate::memory::ManualClock;
 use crate::ports::clock::Clock;
-use crate::ports::delivery::{Delivery, DeliveryState};
+use crate::ports::delivery::{Delivery, DeliverySink, DeliveryState};
 use crate::ports::ledger::{BackfillState, DeliveryFilter, RunLedger};
 use crate::ports::transform::{HostError, TaskContext};
 use crate::ports::writer::{
@@ -124,7 +124,29 @@ impl Shop {
         ledger: Arc<dyn RunLedger>,
         writer: Arc<dyn PartitionWriter>,
     ) -> Engine {
+        self.engine_of(ledger, writer, None).await
+    }
+
+    /// An engine that sends mails, with a ledger to put faults before.
+    pub(super) async fn engine_that_sends(
+        &self,
+        ledger: Arc<dyn RunLedger>,
+        sink: Arc<dyn DeliverySink>,
+    ) -> Engine {
+        let writer = self.place.open(&revenue()).await.writer;
+        self.engine_of(ledger, writer, Some(sink)).await
+    }
+
+    async fn engine_of(
+        &self,
+        ledger: Arc<dyn RunLedger>,
+        writer: Arc<dyn PartitionWriter>,
+        sink: Option<Arc<dyn DeliverySink>>,
+    ) -> Engine {
         let mut host = Host::new("build");
+        if let Some(sink) = sink {
+            host.add_sink(sink).unwrap();
+        }
         host.add_source(orders(), self.place.open(&orders()).await.reader).unwrap();
         host.add_output(revenue(), writer).unwrap();
         host.add_source(revenue(), self.place.open(&revenue()).await.reader).unwrap();

@@ -97,7 +97,7 @@ pub(in crate::conformance) fn record(run: &str, key: &PartitionKey) -> RunRecord
 }
 
 pub(in crate::conformance) fn finish(records: Vec<RunRecord>) -> TaskFinish {
-    TaskFinish { records, task: None, deliver: false, stale: Vec::new(), pinned_at: 0, reads: Vec::new() }
+    TaskFinish { records, ..TaskFinish::default() }
 }
 
 pub(in crate::conformance) fn entry(finish: TaskFinish, attempt: u32) -> CommitEntry {

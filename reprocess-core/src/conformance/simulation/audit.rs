@@ -50,8 +50,9 @@ impl Auditor {
         let mut released = BTreeSet::new();
         for record in all {
             let key = &record.delivery.key;
-            let commit = model.commits.get(&record.staged.stamp);
-            let committed = commit.filter(|commit| commit.attempt == record.staged.attempt);
+            let Some(staged) = &record.staged else { continue };
+            let commit = model.commits.get(&staged.stamp);
+            let committed = commit.filter(|commit| commit.attempt == staged.attempt);
             match record.state {
                 DeliveryState::Released => {
                     if !released.insert(key.clone()) {

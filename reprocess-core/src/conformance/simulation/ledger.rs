@@ -16,7 +16,9 @@ use crate::domain::partition::PartitionKey;
 use crate::domain::plan::{Plan, TaskId};
 use crate::domain::scope::Scope;
 use crate::error::Result;
-use crate::ports::delivery::{Delivery, DeliveryRecord};
+use crate::ports::delivery::{
+    Delivery, DeliveryClaim, DeliveryDecision, DeliveryEnd, DeliveryOrigin, DeliveryRecord,
+};
 use crate::ports::ledger::{
     BackfillRecord, BackfillState, Claim, DeliveryFilter, Fence, Leave, LedgerReader, LedgerRow, Outdated,
     Progress, QueueTime, RunLedger, RunRecord, StalePartition, StateChange, Submitted, TaskRecord,
@@ -204,6 +206,40 @@ impl RunLedger for SimLedger {
 
     async fn release_deliveries(&self, keys: &[String], by: &Actor, now: DateTime<Utc>) -> Result<u64> {
         self.around("release_deliveries", self.inner.release_deliveries(keys, by, now)).await
+    }
+
+    async fn announce(&self, origin: &DeliveryOrigin, batch: &[Delivery], now: DateTime<Utc>) -> Result<u64> {
+        self.around("announce", self.inner.announce(origin, batch, now)).await
+    }
+
+    async fn claim_deliveries(
+        &self,
+        channels: &[String],
+        worker: &WorkerId,
+        limit: u32,
+        ttl: Duration,
+        now: DateTime<Utc>,
+    ) -> Result<Vec<DeliveryClaim>> {
+        self.around("claim_deliveries", self.inner.claim_deliveries(channels, worker, limit, ttl, now)).await
+    }
+
+    async fn end_delivery(
+        &self,
+        claim: &DeliveryClaim,
+        end: &DeliveryEnd,
+        now: DateTime<Utc>,
+    ) -> Result<bool> {
+        self.around("end_delivery", self.inner.end_delivery(claim, end, now)).await
+    }
+
+    async fn decide_deliveries(
+        &self,
+        keys: &[String],
+        decision: DeliveryDecision,
+        by: &Actor,
+        now: DateTime<Utc>,
+    ) -> Result<u64> {
+        self.around("decide_deliveries", self.inner.decide_deliveries(keys, decision, by, now)).await
     }
 
     async fn finish(&self, commit: &Commit, entries: &[CommitEntry]) -> Result<()> {

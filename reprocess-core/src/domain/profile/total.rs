@@ -5,6 +5,49 @@ use crate::domain::decimal::Decimal;
 use crate::domain::rows::{Cell, Column};
 use crate::error::{Error, Result};
 
+impl Total {
+    /// The sum of totals; `None` where one is not known or the sum does not fit.
+    pub fn sum<'a>(totals: impl IntoIterator<Item = Option<&'a Self>>) -> Option<Self> {
+        totals.into_iter().try_fold(Self::Empty, |sum, next| {
+            Some(match (sum, *next?) {
+                (Self::Empty, other) | (other, Self::Empty) => other,
+                (Self::Exact(a), Self::Exact(b)) => Self::Exact(a.checked_add(&b)?),
+                (a, b) => {
+                    let (a, b) = (Float::of(&a), Float::of(&b));
+                    Self::Float {
+                        sum: a.sum + b.sum,
+                        tolerance: a.tolerance + b.tolerance,
+                        nan: a.special[0].saturating_add(b.special[0]),
+                        infinite: a.special[1].saturating_add(b.special[1]),
+                        negative_infinite: a.special[2].saturating_add(b.special[2]),
+                    }
+                }
+            })
+        })
+    }
+}
+
+/// A total as a float.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Float {
+    pub(crate) sum: f64,
+    pub(crate) tolerance: f64,
+    /// NaN, infinite, negative infinite.
+    pub(crate) special: [u64; 3],
+}
+
+impl Float {
+    pub(crate) fn of(total: &Total) -> Self {
+        match total {
+            Total::Empty => Self { sum: 0.0, tolerance: 0.0, special: [0; 3] },
+            Total::Exact(d) => Self { sum: d.to_f64(), tolerance: 0.0, special: [0; 3] },
+            Total::Float { sum, tolerance, nan, infinite, negative_infinite } => {
+                Self { sum: *sum, tolerance: *tolerance, special: [*nan, *infinite, *negative_infinite] }
+            }
+        }
+    }
+}
+
 /// The running total of one column.
 #[derive(Clone, Debug)]
 pub(super) struct Totaller {
@@ -116,5 +159,24 @@ impl FloatSum {
             infinite: self.infinite,
             negative_infinite: self.negative_infinite,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn totals_are_added_up_where_all_are_known() {
+        let exact = |text: &str| Total::Exact(text.parse().unwrap());
+        let double = |sum, nan| Total::Float { sum, tolerance: 0.5, nan, infinite: 0, negative_infinite: 0 };
+        assert_eq!(
+            Total::sum([Some(&exact("1")), Some(&Total::Empty), Some(&exact("2.5"))]),
+            Some(exact("3.5"))
+        );
+        assert_eq!(Total::sum([Some(&exact("1")), None]), None);
+        assert_eq!(Total::sum([]), Some(Total::Empty));
+        let mixed = Total::Float { sum: 3.5, tolerance: 1.0, nan: 2, infinite: 0, negative_infinite: 0 };
+        assert_eq!(Total::sum([&double(1.0, 2), &exact("1.5"), &double(1.0, 0)].map(Some)), Some(mixed));
     }
 }

@@ -14,7 +14,9 @@ use crate::domain::scope::Scope;
 use crate::domain::validate::{Expectation, Severity};
 use crate::engine::{Publication, RunOutcome, RunRequest};
 use crate::ports::clock::Clock;
-use crate::ports::ledger::{BackfillState, LedgerReader, RunLedger, StateChange, TaskState, Transition};
+use crate::ports::ledger::{
+    BackfillState, LedgerReader, RunLedger, StateChange, TaskFinish, TaskState, Transition,
+};
 use crate::ports::reader::SnapshotReader;
 
 fn balances(rows: &[(u32, i64)]) -> arrow_array::RecordBatch {
@@ -409,13 +411,10 @@ async fn what_came_out_unchanged_is_stale_no_longer() {
         change: crate::ports::writer::Change::Adopt,
         stamp: shop.ledger.run(&"revenue-1".into()).await.unwrap()[0].record.stamp.clone(),
         attempt: 1,
-        finish: crate::ports::ledger::TaskFinish {
+        finish: TaskFinish {
             records: vec![shop.ledger.run(&"revenue-1".into()).await.unwrap()[0].record.clone()],
-            task: None,
-            deliver: false,
             stale: vec![("balance".into(), "balance".into(), day(2))],
-            pinned_at: 0,
-            reads: Vec::new(),
+            ..TaskFinish::default()
         },
     };
     cause.stamp.run = run;

@@ -7,3 +7,4 @@ mod late;
 mod review;
 mod runs;
 mod shop;
+mod told;

@@ -22,7 +22,7 @@ use crate::domain::slice::{Pin, Slice};
 use crate::domain::value::{Value, ValueKind};
 use crate::engine::{Engine, Execution, Host, Job, RunRequest, Settings, Submission};
 use crate::memory::{ManualClock, MemoryLedger, MemoryTable};
-use crate::ports::delivery::Delivery;
+use crate::ports::delivery::{Delivery, DeliverySink};
 use crate::ports::ledger::RunLedger;
 use crate::ports::reader::SnapshotReader;
 use crate::ports::transform::{HostError, TaskContext, Transient};
@@ -61,6 +61,8 @@ pub(super) struct Shop {
     pub(super) ledger: Arc<MemoryLedger>,
     pub(super) clock: Arc<ManualClock>,
     pub(super) switches: Arc<Switches>,
+    /// Who is told.
+    pub(super) sinks: Vec<Arc<dyn DeliverySink>>,
 }
 
 pub(super) fn day(d: u32) -> PartitionKey {
@@ -107,6 +109,7 @@ impl Shop {
             ledger: Arc::default(),
             clock: Arc::new(ManualClock::new("2026-10-10T00:00:00Z".parse().unwrap())),
             switches: Arc::default(),
+            sinks: Vec::new(),
         };
         shop.orders.append_unmanaged(&orders(&ORDERS)).unwrap();
         shop
@@ -124,6 +127,9 @@ impl Shop {
     ) -> Engine {
         let by_day = || Partitioning::unpartitioned().with_time("day", Grain::Day, chrono_tz::UTC);
         let mut host = Host::new("build-1");
+        for sink in &self.sinks {
+            host.add_sink(Arc::clone(sink)).unwrap();
+        }
         host.add_source(TableSpec::new("orders", by_day()), Arc::new(self.orders.clone())).unwrap();
         let spec = TableSpec::new("revenue", by_day().with_key("country", ValueKind::Text));
         host.add_output(spec.clone(), revenue).unwrap();

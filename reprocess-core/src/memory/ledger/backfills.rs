@@ -8,6 +8,7 @@ use super::state::{Opened, State, TaskEntry};
 use crate::domain::ids::{Actor, BackfillId};
 use crate::domain::plan::{Plan, TaskId};
 use crate::error::{Error, ErrorKind, Result};
+use crate::ports::delivery::DeliveryRecord;
 use crate::ports::ledger::{
     BackfillRecord, BackfillState, StateChange, Submitted, TaskRecord, TaskState, Transition, rules,
 };
@@ -56,7 +57,8 @@ impl State {
         let generation = opened.record.plan.generation;
         if !change.to.holds_partitions() {
             self.deliveries.withdraw(now, |delivery| {
-                delivery.backfill.as_ref() == Some(id) && delivery.staged.stamp.generation == generation
+                let of_generation = delivery.stamp().is_some_and(|stamp| stamp.generation == generation);
+                delivery.backfill.as_ref() == Some(id) && of_generation
             });
         }
         Ok(Transition::Done)
@@ -111,7 +113,9 @@ impl State {
             }
             record.note.clone_from(&change.note);
         }
-        self.deliveries.withdraw(now, |delivery| stamps.contains(&delivery.staged.stamp));
+        let given_up =
+            |delivery: &DeliveryRecord| delivery.stamp().is_some_and(|stamp| stamps.contains(stamp));
+        self.deliveries.withdraw(now, given_up);
         Ok(answer)
     }
 }

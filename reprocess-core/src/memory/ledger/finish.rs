@@ -25,6 +25,9 @@ impl State {
         let ended = finish.records.iter().map(|record| record.finished_at).max();
         let attempt = rules::committed_attempt(commit, entry);
         self.deliveries.commit(&entry.stamp, attempt, finish.deliver, ended);
+        if let (Some(record), Some(ended)) = (finish.records.first(), ended) {
+            self.deliveries.announce(&rules::announced_by(record), &finish.announce, ended);
+        }
         self.commit_task(entry);
     }
 

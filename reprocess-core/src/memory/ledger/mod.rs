@@ -20,7 +20,7 @@ use crate::domain::partition::PartitionKey;
 use crate::domain::plan::{Plan, TaskId};
 use crate::domain::scope::Scope;
 use crate::error::{Error, Result};
-use crate::ports::delivery::Delivery;
+use crate::ports::delivery::{Delivery, DeliveryClaim, DeliveryDecision, DeliveryEnd, DeliveryOrigin};
 use crate::ports::ledger::{
     Claim, Fence, Leave, RunLedger, RunRecord, StateChange, Submitted, TaskResult, Transition,
 };
@@ -164,6 +164,41 @@ impl RunLedger for MemoryLedger {
     /// The actor is not recorded: a delivery has no place for it yet.
     async fn release_deliveries(&self, keys: &[String], _by: &Actor, now: DateTime<Utc>) -> Result<u64> {
         Ok(self.lock()?.deliveries.release(keys, now))
+    }
+
+    async fn announce(&self, origin: &DeliveryOrigin, batch: &[Delivery], now: DateTime<Utc>) -> Result<u64> {
+        Ok(self.lock()?.deliveries.announce(origin, batch, now))
+    }
+
+    async fn claim_deliveries(
+        &self,
+        channels: &[String],
+        worker: &WorkerId,
+        limit: u32,
+        ttl: Duration,
+        now: DateTime<Utc>,
+    ) -> Result<Vec<DeliveryClaim>> {
+        Ok(self.lock()?.deliveries.claim(channels, worker, limit, ttl, now))
+    }
+
+    async fn end_delivery(
+        &self,
+        claim: &DeliveryClaim,
+        end: &DeliveryEnd,
+        now: DateTime<Utc>,
+    ) -> Result<bool> {
+        Ok(self.lock()?.deliveries.end(claim, end, now))
+    }
+
+    /// The actor is not recorded, as of a release.
+    async fn decide_deliveries(
+        &self,
+        keys: &[String],
+        decision: DeliveryDecision,
+        _by: &Actor,
+        now: DateTime<Utc>,
+    ) -> Result<u64> {
+        Ok(self.lock()?.deliveries.decide(keys, decision, now))
     }
 
     async fn finish(&self, commit: &Commit, entries: &[CommitEntry]) -> Result<()> {

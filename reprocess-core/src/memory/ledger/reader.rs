@@ -133,7 +133,7 @@ impl LedgerReader for MemoryLedger {
         let state = self.lock()?;
         let wanted = |d: &&DeliveryRecord| {
             filter.backfill.as_ref().is_none_or(|id| d.backfill.as_ref() == Some(id))
-                && filter.run.as_ref().is_none_or(|run| d.staged.stamp.run == *run)
+                && filter.run.as_ref().is_none_or(|run| d.run.as_ref() == Some(run))
                 && filter.state.is_none_or(|state| d.state == state)
         };
         Ok(state.deliveries.all().filter(wanted).cloned().collect())

@@ -101,7 +101,7 @@ impl State {
             opened.follow(claim.task, state, now);
         }
         if let Some(staged) = given_up {
-            self.deliveries.withdraw(now, |delivery| delivery.staged.stamp == staged.id.stamp);
+            self.deliveries.withdraw(now, |delivery| delivery.stamp() == Some(&staged.id.stamp));
         }
         self.record_failed(&failed);
         true

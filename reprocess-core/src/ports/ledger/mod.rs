@@ -17,7 +17,9 @@ pub use record::{
     TaskRecord, TaskResult, TaskState, Trigger,
 };
 
-use super::delivery::{Delivery, DeliveryRecord, DeliveryState};
+use super::delivery::{
+    Delivery, DeliveryClaim, DeliveryDecision, DeliveryEnd, DeliveryOrigin, DeliveryRecord, DeliveryState,
+};
 use super::writer::{Commit, CommitEntry, StagedId};
 use crate::domain::ids::{Actor, BackfillId, JobName, LogicVersion, RunId, TableId, WorkerId};
 use crate::domain::interval::Interval;
@@ -337,8 +339,40 @@ pub trait RunLedger: LedgerReader + Any {
     /// Releases suppressed deliveries by the keys of their business events, and answers how many were.
     async fn release_deliveries(&self, keys: &[String], by: &Actor, now: DateTime<Utc>) -> Result<u64>;
 
+    /// Files deliveries of this library's own as released; those whose key is there already, in whatever state, are left
+    /// out. Answers how many are new.
+    async fn announce(&self, origin: &DeliveryOrigin, batch: &[Delivery], now: DateTime<Utc>) -> Result<u64>;
+
+    /// Takes up to `limit` deliveries of some channels to send them, the oldest first: released ones that are due, and
+    /// those whose taker has not come back within its time, which are in doubt. No two takers get the same one.
+    async fn claim_deliveries(
+        &self,
+        channels: &[String],
+        worker: &WorkerId,
+        limit: u32,
+        ttl: Duration,
+        now: DateTime<Utc>,
+    ) -> Result<Vec<DeliveryClaim>>;
+
+    /// Says how the attempt of a claim ended; `false` where another attempt has begun or ended it.
+    async fn end_delivery(
+        &self,
+        claim: &DeliveryClaim,
+        end: &DeliveryEnd,
+        now: DateTime<Utc>,
+    ) -> Result<bool>;
+
+    /// Decides about deliveries of these keys that are unknown or dead, and answers how many were changed.
+    async fn decide_deliveries(
+        &self,
+        keys: &[String],
+        decision: DeliveryDecision,
+        by: &Actor,
+        now: DateTime<Utc>,
+    ) -> Result<u64>;
+
     /// Records a commit: the rows, the tasks as committed, deliveries of the committed attempts released, suppressed or
-    /// duplicate, those of other attempts withdrawn, downstream partitions stale. What a partition had become stale by up
+    /// duplicate, those of other attempts withdrawn, what is announced with it filed, downstream partitions stale. What a partition had become stale by up
     /// to the position at which the inputs were pinned, or by an earlier task of the same run, it is no longer; what other
     /// runs have changed since in the partitions that were read makes it stale.
     /// Idempotent.

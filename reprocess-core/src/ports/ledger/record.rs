@@ -16,6 +16,7 @@ use crate::domain::profile::Profile;
 use crate::domain::scope::Scope;
 use crate::domain::slice::{Base, Kept, Pin};
 use crate::domain::validate::Verdict;
+use crate::ports::delivery::Delivery;
 use crate::ports::writer::{Staged, StampId};
 
 /// What made a run happen.
@@ -178,7 +179,7 @@ pub struct Approval {
 }
 
 /// What the ledger is told when a task ends. The commit fills in what only it knows.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct TaskFinish {
     /// One for each unit of the task.
     pub records: Vec<RunRecord>,
@@ -194,6 +195,9 @@ pub struct TaskFinish {
     /// the inputs were pinned, what was computed from it is stale from the start.
     #[serde(default)]
     pub reads: Vec<(TableId, Vec<PartitionKey>)>,
+    /// What is told with the commit: filed as released, each key once.
+    #[serde(default)]
+    pub announce: Vec<Delivery>,
 }
 
 /// A downstream partition that was computed from what has changed since.

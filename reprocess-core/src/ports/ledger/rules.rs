@@ -2,6 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use chrono::{DateTime, Utc};
+
 use super::record::{BackfillState, RunRecord, RunStatus, StalePartition, TaskState};
 use super::{Overlap, Submitted};
 use crate::domain::ids::{RunId, TableId};
@@ -9,7 +11,7 @@ use crate::domain::partition::PartitionKey;
 use crate::domain::plan::{Plan, Task, TaskId};
 use crate::domain::profile::Profile;
 use crate::domain::value::Value;
-use crate::ports::delivery::DeliveryState;
+use crate::ports::delivery::{DeliveryDecision, DeliveryEnd, DeliveryOrigin, DeliveryState};
 use crate::ports::writer::{Commit, CommitEntry, StampId};
 
 /// What a submission is answered because of the backfill's own past; `None` where it may be filed unless others
@@ -215,22 +217,88 @@ pub fn fill(mut record: RunRecord, commit: &Commit, entry: &CommitEntry) -> RunR
     record
 }
 
+/// What other deliveries of a key there are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum KeyPast {
+    /// None that counts.
+    Fresh,
+    /// One that waits to be released by name.
+    Suppressed,
+    /// One that was released.
+    Released,
+}
+
+impl KeyPast {
+    /// What the states of all deliveries of a key say.
+    pub fn of(states: impl IntoIterator<Item = DeliveryState>) -> Self {
+        let of_state = |state: DeliveryState| match state {
+            _ if state.was_released() => Self::Released,
+            DeliveryState::Suppressed => Self::Suppressed,
+            _ => Self::Fresh,
+        };
+        states.into_iter().map(of_state).max().unwrap_or(Self::Fresh)
+    }
+}
+
 /// What a delivery becomes as its stamp is committed; `None` where it stays. One that was withdrawn while the commit was
-/// on its way comes back, since its output is in production after all.
+/// on its way comes back, since its output is in production after all. One outside of any backfill is not sent where a
+/// backfill has suppressed its key: that is released by name, and then the latest goes out.
 pub fn delivery_at_commit(
     state: DeliveryState,
     of_committed_attempt: bool,
     deliver: bool,
-    key_was_released: bool,
+    of_backfill: bool,
+    past: KeyPast,
 ) -> Option<DeliveryState> {
     use DeliveryState::{Duplicate, Prepared, Released, Suppressed, Withdrawn};
     match state {
-        Prepared | Withdrawn if of_committed_attempt => Some(match (key_was_released, deliver) {
-            (true, _) => Duplicate,
-            (false, true) => Released,
-            (false, false) => Suppressed,
+        Prepared | Withdrawn if of_committed_attempt => Some(match past {
+            KeyPast::Released => Duplicate,
+            KeyPast::Suppressed if !of_backfill => Suppressed,
+            _ if deliver => Released,
+            _ => Suppressed,
         }),
         Prepared => Some(Withdrawn),
+        _ => None,
+    }
+}
+
+/// What that is of which is announced with the commit of a record.
+pub fn announced_by(record: &RunRecord) -> DeliveryOrigin {
+    DeliveryOrigin { staged: None, run: Some(record.run.clone()), backfill: record.backfill.clone() }
+}
+
+/// Whether a delivery can be taken to be sent: it was released and is due, or whoever took it has not come back.
+pub fn may_be_sent(
+    state: DeliveryState,
+    due_at: Option<DateTime<Utc>>,
+    taken_until: Option<DateTime<Utc>>,
+    now: DateTime<Utc>,
+) -> bool {
+    match state {
+        DeliveryState::Released => due_at.is_none_or(|due| due <= now),
+        DeliveryState::Sending => taken_until.is_none_or(|until| until <= now),
+        _ => false,
+    }
+}
+
+/// What an attempt to send makes of a delivery.
+pub fn delivery_after(end: &DeliveryEnd) -> DeliveryState {
+    match end {
+        DeliveryEnd::Sent { .. } => DeliveryState::Sent,
+        DeliveryEnd::Again { .. } => DeliveryState::Released,
+        DeliveryEnd::Unknown { .. } => DeliveryState::Unknown,
+        DeliveryEnd::Dead { .. } => DeliveryState::Dead,
+    }
+}
+
+/// What a person's decision makes of a delivery; `None` where there is nothing to decide.
+pub fn delivery_decided(state: DeliveryState, decision: DeliveryDecision) -> Option<DeliveryState> {
+    use DeliveryState::{Dead, Released, Sent, Unknown};
+    match (state, decision) {
+        (Unknown | Dead, DeliveryDecision::Again) => Some(Released),
+        (Unknown | Dead, DeliveryDecision::Sent) => Some(Sent),
+        (Unknown, DeliveryDecision::Never) => Some(Dead),
         _ => None,
     }
 }
@@ -302,12 +370,21 @@ mod tests {
     #[test]
     fn an_event_is_delivered_once_and_with_the_latest_numbers() {
         use DeliveryState::{Duplicate, Prepared, Released, Suppressed, Withdrawn};
-        assert_eq!(delivery_at_commit(Prepared, true, true, false), Some(Released));
-        assert_eq!(delivery_at_commit(Prepared, true, false, false), Some(Suppressed));
-        assert_eq!(delivery_at_commit(Prepared, true, true, true), Some(Duplicate));
-        assert_eq!(delivery_at_commit(Prepared, false, true, false), Some(Withdrawn));
-        assert_eq!(delivery_at_commit(Withdrawn, true, true, false), Some(Released));
-        assert_eq!(delivery_at_commit(Released, true, true, true), None);
+        let check = |state, of_committed, deliver, of_backfill, past, next| {
+            assert_eq!(delivery_at_commit(state, of_committed, deliver, of_backfill, past), next);
+        };
+        for of_backfill in [false, true] {
+            check(Prepared, true, true, of_backfill, KeyPast::Fresh, Some(Released));
+            check(Prepared, true, false, of_backfill, KeyPast::Fresh, Some(Suppressed));
+            check(Prepared, true, false, of_backfill, KeyPast::Suppressed, Some(Suppressed));
+            check(Prepared, true, true, of_backfill, KeyPast::Released, Some(Duplicate));
+            check(Prepared, true, false, of_backfill, KeyPast::Released, Some(Duplicate));
+            check(Prepared, false, true, of_backfill, KeyPast::Fresh, Some(Withdrawn));
+            check(Withdrawn, true, true, of_backfill, KeyPast::Fresh, Some(Released));
+            check(Released, true, true, of_backfill, KeyPast::Released, None);
+        }
+        check(Prepared, true, true, false, KeyPast::Suppressed, Some(Suppressed));
+        check(Prepared, true, true, true, KeyPast::Suppressed, Some(Released));
         assert_eq!(deliveries_at_release(2, false), [Duplicate, Released]);
         assert_eq!(deliveries_at_release(2, true), [Duplicate, Duplicate]);
     }

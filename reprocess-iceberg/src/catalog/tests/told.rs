@@ -60,14 +60,8 @@ fn finish(run: &str) -> CommitEntry {
         "logic": "v1", "build": "abc", "parameters": {}, "inputs": {}, "queued_at": at, "started_at": at,
         "finished_at": at, "worker": "w1",
     });
-    let finish = TaskFinish {
-        records: vec![serde_json::from_value(record).unwrap()],
-        task: None,
-        deliver: false,
-        stale: vec![],
-        pinned_at: 0,
-        reads: vec![],
-    };
+    let finish =
+        TaskFinish { records: vec![serde_json::from_value(record).unwrap()], ..TaskFinish::default() };
     CommitEntry {
         scope: scope(),
         change: Change::Restore(Kept(serde_json::Value::Null)),

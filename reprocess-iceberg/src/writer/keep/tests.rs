@@ -64,14 +64,7 @@ impl Sales {
         };
         let stream = Box::pin(futures::stream::iter([Ok(batch(rows))]));
         let staged = self.table.stage(&request, Rows::Stream { schema: columns(), stream }).await.unwrap();
-        let finish = TaskFinish {
-            records: vec![],
-            task: None,
-            deliver: false,
-            stale: vec![],
-            pinned_at: 0,
-            reads: vec![],
-        };
+        let finish = TaskFinish::default();
         let change = Change::Apply(staged);
         let entries = [CommitEntry { scope: scope.clone(), change, stamp, attempt: 1, finish }];
         let (base, since) = (&base, &base);

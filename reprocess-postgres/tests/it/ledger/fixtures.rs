@@ -98,7 +98,7 @@ pub(crate) fn record(run: &str, key: &PartitionKey) -> RunRecord {
 }
 
 pub(crate) fn finish(records: Vec<RunRecord>) -> TaskFinish {
-    TaskFinish { records, task: None, deliver: false, stale: Vec::new(), pinned_at: 0, reads: Vec::new() }
+    TaskFinish { records, ..TaskFinish::default() }
 }
 
 pub(crate) fn entry(finish: TaskFinish, attempt: u32) -> CommitEntry {

@@ -12,6 +12,7 @@ use reprocess_core::domain::partition::PartitionKey;
 use reprocess_core::domain::plan::TaskId;
 use reprocess_core::domain::request::SchemaPolicy;
 use reprocess_core::memory::MemoryLedger;
+use reprocess_core::ports::delivery::{DeliveryClaim, DeliveryDecision, DeliveryEnd, DeliveryOrigin};
 use reprocess_core::ports::ledger::{
     BackfillState, Claim, DeliveryFilter, Fence, Leave, LedgerReader, RunLedger, RunRecord, RunStatus,
     StateChange, TaskFinish, TaskResult, Trigger,
@@ -62,6 +63,7 @@ struct Both {
     random: u64,
     now: i64,
     claims: Vec<Claim>,
+    taken: Vec<DeliveryClaim>,
     fences: Vec<Fence>,
     told: Vec<(Commit, CommitEntry)>,
     runs: u32,
@@ -93,7 +95,17 @@ fn agree<T: PartialEq + Debug>(method: &str, memory: Result<T>, database: Result
 impl Both {
     fn new(memory: MemoryLedger, database: PostgresLedger, seed: u64) -> Self {
         let random = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
-        Self { memory, database, random, now: 0, claims: vec![], fences: vec![], told: vec![], runs: 0 }
+        Self {
+            memory,
+            database,
+            random,
+            now: 0,
+            claims: vec![],
+            taken: vec![],
+            fences: vec![],
+            told: vec![],
+            runs: 0,
+        }
     }
 
     /// A random number from 0 that is below the limit (xorshift64).
@@ -110,7 +122,7 @@ impl Both {
     }
 
     async fn step(&mut self) -> String {
-        let what = self.below(22);
+        let what = self.below(28);
         match what {
             0 => self.submit().await,
             1 | 2 => self.transition().await,
@@ -122,6 +134,10 @@ impl Both {
             10 if !self.fences.is_empty() => self.leases().await,
             11 => self.prepare().await,
             12 => self.release().await,
+            22 | 23 => self.take().await,
+            24 | 25 if !self.taken.is_empty() => self.end().await,
+            26 => self.decide().await,
+            27 => self.announce().await,
             19 => self.record_failed().await,
             20 => self.found_unchanged().await,
             13 if !self.told.is_empty() => self.tell_again().await,
@@ -288,6 +304,44 @@ impl Both {
         call!(self.release_deliveries(&keys, &me(), now));
     }
 
+    async fn take(&mut self) {
+        let (worker, limit) = (self.pick(&["w1", "w2"]).into(), self.pick(&[1, 2, 9]));
+        let channels =
+            self.pick(&[vec!["mail".to_owned()], vec!["fax".to_owned(), "mail".to_owned()], vec![]]);
+        let now = at(self.now);
+        let taken = call!(self.claim_deliveries(&channels, &worker, limit, TTL, now));
+        self.taken.extend(taken.unwrap_or_default());
+    }
+
+    async fn end(&mut self) {
+        let recent = self.taken.iter().rev().take(4).cloned().collect::<Vec<_>>();
+        let (claim, now, note) = (self.pick(&recent), at(self.now), "so".to_owned());
+        let (due_at, in_doubt) = (at(self.now + self.below(60)), self.below(2) == 0);
+        let ends = [
+            DeliveryEnd::Sent { note: None },
+            DeliveryEnd::Again { due_at, in_doubt, note: note.clone() },
+            DeliveryEnd::Unknown { note: note.clone() },
+            DeliveryEnd::Dead { note },
+        ];
+        let end = self.pick(&ends);
+        call!(self.end_delivery(&claim, &end, now));
+    }
+
+    async fn decide(&mut self) {
+        let keys = [self.pick(&["e1", "e2"]).to_owned(), self.pick(&["e2", "e3", "e4"]).to_owned()];
+        let decision = self.pick(&[DeliveryDecision::Again, DeliveryDecision::Sent, DeliveryDecision::Never]);
+        let now = at(self.now);
+        call!(self.decide_deliveries(&keys, decision, &me(), now));
+    }
+
+    async fn announce(&mut self) {
+        let backfill = self.pick(&[None, Some("a")]).map(BackfillId::from);
+        let origin = DeliveryOrigin { staged: None, run: self.pick(&[None, Some("a.1".into())]), backfill };
+        let batch = [mail(self.pick(&["e1", "n1"])), mail(self.pick(&["n1", "n2"]))];
+        let now = at(self.now);
+        call!(self.announce(&origin, &batch, now));
+    }
+
     async fn finish(&mut self) {
         self.runs += 1;
         let run = self.pick(&["a.1".to_owned(), "b.1".to_owned(), format!("r{}", self.runs)]);
@@ -313,6 +367,7 @@ impl Both {
             stale,
             pinned_at: position.saturating_sub(u64::try_from(self.below(3)).unwrap()),
             reads: vec![(self.pick(&TABLES).into(), vec![self.pick(&keys())])],
+            announce: vec![mail(self.pick(&["n2", "n3"]))],
             ..finish(records)
         };
         let entry = entry(told, 1);

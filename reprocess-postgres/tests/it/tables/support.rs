@@ -114,7 +114,7 @@ pub(crate) fn stamp(run: &str, scope: &Scope, op: Op) -> StampId {
 }
 
 pub(crate) fn finish() -> TaskFinish {
-    TaskFinish { records: vec![], task: None, deliver: false, stale: vec![], pinned_at: 0, reads: vec![] }
+    TaskFinish::default()
 }
 
 pub(crate) fn request(run: &str, scope: &Scope, intent: Intent) -> StageRequest {

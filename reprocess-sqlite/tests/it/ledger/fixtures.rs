@@ -96,7 +96,7 @@ pub(super) fn record(run: &str, key: &PartitionKey) -> RunRecord {
 }
 
 pub(super) fn finish(records: Vec<RunRecord>) -> TaskFinish {
-    TaskFinish { records, task: None, deliver: false, stale: Vec::new(), pinned_at: 0, reads: Vec::new() }
+    TaskFinish { records, ..TaskFinish::default() }
 }
 
 pub(super) fn entry(finish: TaskFinish, attempt: u32) -> CommitEntry {

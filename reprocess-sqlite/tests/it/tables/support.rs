@@ -111,7 +111,7 @@ pub(super) fn stamp(run: &str, scope: &Scope, op: Op) -> StampId {
 }
 
 pub(super) fn finish() -> TaskFinish {
-    TaskFinish { records: vec![], task: None, deliver: false, stale: vec![], pinned_at: 0, reads: vec![] }
+    TaskFinish::default()
 }
 
 pub(super) fn request(run: &str, scope: &Scope, intent: Intent) -> StageRequest {
