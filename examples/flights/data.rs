@@ -37,13 +37,13 @@ pub(crate) struct Flight {
     hour: i64,
     /// The scheduled hour in microseconds of UTC.
     time_hour: i64,
-    carrier: String,
+    pub(crate) carrier: String,
     number: i64,
     origin: String,
-    dest: String,
+    pub(crate) dest: String,
     sched_dep_time: i64,
     /// Empty where the flight was cancelled.
-    dep_time: Option<i64>,
+    pub(crate) dep_time: Option<i64>,
 }
 
 impl Flight {

@@ -4,7 +4,7 @@
 //! for example `cargo run --example flights -- explain daily_departures day=2013-03-08`. `--db PATH` names the database
 //! file; the default is `target/flights.db`.
 
-mod data;
+pub(crate) mod data;
 mod jobs;
 mod numbers;
 mod published;

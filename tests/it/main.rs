@@ -6,11 +6,16 @@
     reason = "a test that cannot go on has failed"
 )]
 
+mod backends;
 mod bad_input;
+mod carried;
 mod countries;
 mod cumulative;
 mod custom_backend;
 mod merges;
+#[cfg(feature = "postgres")]
+#[path = "../../reprocess-iceberg/tests/it/postgres.rs"]
+mod postgres;
 mod rates;
 mod rebuilds;
 mod refusals;

@@ -83,6 +83,21 @@ pub(super) async fn status(s: &mut Invocation<'_>, id: Option<&BackfillId>) -> R
     Ok(Exit::Done)
 }
 
+/// One backfill, again and again while processes work on it; for programs once, at the end.
+pub(super) async fn watch(s: &mut Invocation<'_>, id: &BackfillId) -> Result<Exit> {
+    loop {
+        let status = s.engine.status(id).await?;
+        let state = status.backfill.state;
+        let at_work = state.runs_tasks() || state == BackfillState::Publishing;
+        if !at_work || status.backfill.paused_by.is_some() {
+            s.show(&status, |lines| render::status(&status, lines))?;
+            return Ok(Exit::of_state(state));
+        }
+        s.say(|lines| format!("{}\n", render::status(&status, lines)))?;
+        s.engine.look_again().await;
+    }
+}
+
 /// The outputs of a shadow.
 pub(super) async fn review(s: &mut Invocation<'_>, id: &BackfillId) -> Result<Exit> {
     let review = s.engine.review(id).await?;

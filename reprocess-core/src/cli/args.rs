@@ -1,5 +1,7 @@
 //! What can be said on the command line.
 
+use std::num::NonZeroU32;
+
 use clap::{Args, Parser, Subcommand};
 
 use super::choices::{
@@ -34,16 +36,42 @@ pub struct Cli {
 pub(super) enum Command {
     /// Shows what a backfill would do; writes nothing
     Plan(PlanArgs),
+    /// Plans, and files the plan so that somebody approves it
+    Submit(PlanArgs),
     /// Plans, asks for approval, runs; in shadow mode ends with a review
     Backfill(BackfillArgs),
+    /// Shows what a backfill would cost, going by earlier runs
+    Estimate(PlanArgs),
     /// Runs what an external scheduler asks for: one interval or partition of a job
     Run(RunArgs),
     /// Runs all intervals of a job that ended and that nobody has produced yet
     CatchUp(CatchUpArgs),
+    /// Works on every approved backfill, and sends deliveries that are due; any number of processes may
+    Work(WorkArgs),
+    /// Lets no more tasks of a backfill be begun; those that run come to their end
+    Pause {
+        /// The backfill
+        id: String,
+    },
+    /// Lets tasks of a paused backfill be begun again
+    Resume {
+        /// The backfill
+        id: String,
+    },
+    /// Sets how many tasks of a backfill run at a time, over all processes
+    Concurrency {
+        /// The backfill
+        id: String,
+        /// How many
+        tasks: NonZeroU32,
+    },
     /// Shows one backfill with its tasks, or all backfills
     Status {
         /// The backfill
         id: Option<String>,
+        /// Shows it again and again until no process works on it
+        #[arg(long, requires = "id")]
+        watch: bool,
     },
     /// Shows the outputs of a shadow before and after
     Review {
@@ -115,6 +143,20 @@ pub(super) enum Command {
     Outdated,
     /// Shows partitions that were computed from what has changed since
     Stale,
+    /// Shows partitions that hold other rows than the ledger recorded, since somebody else has written
+    Drift {
+        /// Only of these tables
+        tables: Vec<String>,
+    },
+    /// Shows what jobs read and write, and who is upstream and downstream of them
+    Lineage {
+        /// Only this job
+        job: Option<String>,
+    },
+    /// Runs a transform twice and compares, and compares with what the ledger has for the same work; commits nothing
+    Check(CheckArgs),
+    /// Looks for what will go wrong: missing code, inputs that expired, deliveries that nobody sends
+    Doctor,
     /// Shows, releases and sends deliveries
     #[command(subcommand)]
     Deliveries(DeliveriesCommand),
@@ -156,8 +198,9 @@ pub(super) enum DeliveriesCommand {
 /// What is asked for.
 #[derive(Clone, Debug, Args)]
 pub(super) struct PlanArgs {
-    /// The jobs, each with its logic version where --logic is not meant
-    #[arg(value_name = "JOB[@LOGIC]")]
+    /// The jobs, each with its logic version where --logic is not meant; JOB+ adds all jobs downstream, and +JOB all upstream,
+    /// each in the version that it registered last
+    #[arg(value_name = "[+]JOB[@LOGIC][+]")]
     pub(super) jobs: Vec<String>,
     /// Logic version of the jobs that name none
     #[arg(long, value_name = "V")]
@@ -180,6 +223,12 @@ pub(super) struct PlanArgs {
     /// The whole table, rebuilt
     #[arg(long)]
     pub(super) whole_table: bool,
+    /// The partitions that the command stale names, with the logic that the schedule runs where none is named
+    #[arg(long, conflicts_with_all = ["from", "partition", "whole_table"])]
+    pub(super) stale: bool,
+    /// The partitions that the command outdated names, with the logic that the schedule runs where none is named
+    #[arg(long, conflicts_with_all = ["from", "partition", "whole_table"])]
+    pub(super) outdated: bool,
     /// Whether the output waits for a review
     #[arg(long, value_enum, default_value_t = ModeChoice::Shadow)]
     pub(super) mode: ModeChoice,
@@ -232,8 +281,22 @@ pub(super) struct BackfillArgs {
     #[arg(long)]
     pub(super) yes: bool,
     /// Goes on with a backfill that is in the ledger
-    #[arg(long, value_name = "ID", conflicts_with_all = ["jobs", "id", "from", "partition", "whole_table"])]
+    #[arg(long, value_name = "ID", conflicts_with_all = ["jobs", "id", "from", "partition", "whole_table", "stale", "outdated"])]
     pub(super) resume: Option<String>,
+}
+
+#[derive(Clone, Debug, Args)]
+#[command(after_help = "Example: check daily_departures@v2 day=2013-03-04")]
+pub(super) struct CheckArgs {
+    /// The job, with its logic version where --logic does not say it
+    #[arg(value_name = "JOB[@LOGIC]")]
+    pub(super) job: String,
+    /// One partition, for example day=2013-03-04; left out for a table without partitions
+    #[arg(default_value = "")]
+    pub(super) partition: String,
+    /// Logic version
+    #[arg(long, value_name = "V")]
+    pub(super) logic: Option<String>,
 }
 
 #[derive(Clone, Debug, Args)]
@@ -269,6 +332,18 @@ pub(super) struct CatchUpArgs {
     pub(super) from: Option<String>,
     #[command(flatten)]
     pub(super) options: RunOptions,
+}
+
+#[derive(Clone, Debug, Args)]
+#[command(after_help = "\
+Example: work --until-idle
+
+On SIGINT or SIGTERM no task is begun any more, and those that run come to their end. On a second signal, or where they take
+too long, they are left to other workers, which go on with what is staged. The exit code is 0 in both cases.")]
+pub(super) struct WorkArgs {
+    /// Ends when there is nothing left to do, instead of waiting for more
+    #[arg(long)]
+    pub(super) until_idle: bool,
 }
 
 #[derive(Clone, Debug, Args)]

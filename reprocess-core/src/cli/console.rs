@@ -19,12 +19,13 @@ pub struct Console<'a> {
     err: &'a mut (dyn Write + Send),
     ask: Option<Ask<'a>>,
     progress: bool,
+    signals: bool,
 }
 
 impl<'a> Console<'a> {
     /// Writes results to `out` and everything else to `err`; asks nobody.
     pub fn new(out: &'a mut (dyn Write + Send), err: &'a mut (dyn Write + Send)) -> Self {
-        Self { out, err, ask: None, progress: false }
+        Self { out, err, ask: None, progress: false, signals: false }
     }
 
     /// Asks for approvals.
@@ -38,6 +39,14 @@ impl<'a> Console<'a> {
     #[must_use]
     pub fn with_progress(mut self, progress: bool) -> Self {
         self.progress = progress;
+        self
+    }
+
+    /// Takes SIGINT and SIGTERM while tasks run, so that they are finished or left to others: for commands that are a process
+    /// of their own.
+    #[must_use]
+    pub fn with_signals(mut self) -> Self {
+        self.signals = true;
         self
     }
 
@@ -124,6 +133,11 @@ impl Invocation<'_> {
     pub(super) fn ask(&mut self, question: &str) -> Option<bool> {
         let ask = self.console.ask.as_mut().filter(|_| !self.json)?;
         Some(ask(question))
+    }
+
+    /// Whether signals are taken while tasks run.
+    pub(super) fn takes_signals(&self) -> bool {
+        self.console.signals
     }
 
     /// Whether a progress bar is drawn.

@@ -4,6 +4,7 @@ use serde::Serialize;
 
 use super::console::Invocation;
 use super::exit::Exit;
+use super::signals;
 use crate::domain::ids::{BackfillId, TableId};
 use crate::domain::partition::PartitionKey;
 use crate::domain::plan::TaskId;
@@ -88,11 +89,14 @@ pub(super) async fn cancel(s: &mut Invocation<'_>, id: &BackfillId, why: &str) -
 pub(super) async fn publish(s: &mut Invocation<'_>, id: &BackfillId) -> Result<Exit> {
     match s.engine.publish(id, &s.by, &s.worker).await? {
         Publication::Published => {
+            if s.engine.backfill(id).await?.state.runs_tasks() {
+                let _ = signals::heeded(s, s.engine.execute(id, &s.worker, |_| {})).await?;
+            }
             let tables = tables(s, id).await?;
             let text = format!("Backfill `{id}` is published: {}\n", tables.join(", "));
             decided(s, id, Decided::default(), text).await?;
             s.hint(&format!("next: close {id}; or rollback {id} --all --reason …"))?;
-            Ok(Exit::Done)
+            Ok(Exit::of_state(s.engine.backfill(id).await?.state))
         }
         Publication::Stale { moved, tasks } => {
             let keys: Vec<&PartitionKey> = moved.iter().map(|m| &m.partition).collect();

@@ -6,9 +6,10 @@
 //! # }
 //! ```
 //!
-//! `plan`, `backfill`, `run`, `catch-up`, `status`, `review`, `diff`, `approve`, `discard`, `abort`, `cancel`, `publish`,
-//! `rollback`, `close`, `explain`, `ledger`, `outdated`, `stale` and `deliveries`; `--help` tells of each. Results go to
-//! stdout, everything else to stderr; with `--json` there is exactly one document on stdout where the command has a
+//! `plan`, `submit`, `estimate`, `backfill`, `run`, `catch-up`, `work`, `pause`, `resume`, `concurrency`, `status`, `review`, `diff`, `approve`,
+//! `discard`, `abort`, `cancel`, `publish`, `rollback`, `close`, `explain`, `ledger`, `outdated`, `stale`,
+//! `drift`, `lineage`, `check`, `doctor` and `deliveries`;
+//! `--help` tells of each. Results go to stdout, everything else to stderr; with `--json` there is exactly one document on stdout where the command has a
 //! result, and an error is one document on stderr. How a command ended is an [`Exit`].
 
 mod answer;
@@ -18,10 +19,13 @@ mod console;
 mod decide;
 mod deliveries;
 mod exit;
+mod inspect;
 mod progress;
 mod request;
 mod schedule;
+mod signals;
 mod work;
+mod worker;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -55,7 +59,7 @@ pub async fn run_on(
     let (mut out, mut err) = (std::io::stdout(), std::io::stderr());
     let mut ask = console::ask_at_terminal;
     let progress = std::io::IsTerminal::is_terminal(&err);
-    let mut console = Console::new(&mut out, &mut err).with_progress(progress);
+    let mut console = Console::new(&mut out, &mut err).with_progress(progress).with_signals();
     if console::at_terminal() {
         console = console.with_ask(&mut ask);
     }
@@ -110,9 +114,15 @@ fn usage(console: &mut Console<'_>, args: &[OsString], error: &clap::Error) -> E
 async fn dispatch(s: &mut Invocation<'_>, command: Command) -> Result<Exit> {
     match command {
         Command::Plan(args) => work::plan(s, &args).await,
+        Command::Submit(args) => work::submit(s, &args).await,
+        Command::Estimate(args) => inspect::estimate(s, &args).await,
         Command::Backfill(args) => work::backfill(s, &args).await,
         Command::Run(args) => schedule::run(s, args).await,
         Command::CatchUp(args) => schedule::catch_up(s, args).await,
+        Command::Work(args) => worker::work(s, &args).await,
+        Command::Pause { id } => worker::pause(s, &BackfillId::new(id)).await,
+        Command::Resume { id } => worker::resume(s, &BackfillId::new(id)).await,
+        Command::Concurrency { id, tasks } => worker::concurrency(s, &BackfillId::new(id), tasks).await,
         Command::Rollback(args) => work::rollback(s, &args).await,
         Command::Approve { id, digest, comment } => {
             decide::approve(s, &BackfillId::new(id), &digest, &comment).await
@@ -122,13 +132,18 @@ async fn dispatch(s: &mut Invocation<'_>, command: Command) -> Result<Exit> {
         Command::Discard { id, tasks, why } => decide::discard(s, &BackfillId::new(id), &tasks, &why).await,
         Command::Publish { id } => decide::publish(s, &BackfillId::new(id)).await,
         Command::Close { id, forget } => decide::close(s, &BackfillId::new(id), forget).await,
-        Command::Status { id } => answer::status(s, id.map(BackfillId::new).as_ref()).await,
+        Command::Status { id: Some(id), watch: true } => answer::watch(s, &BackfillId::new(id)).await,
+        Command::Status { id, .. } => answer::status(s, id.map(BackfillId::new).as_ref()).await,
         Command::Review { id } => answer::review(s, &BackfillId::new(id)).await,
         Command::Diff { id, task, samples } => answer::diff(s, &BackfillId::new(id), task, samples).await,
         Command::Explain { table, key } => answer::explain(s, &table, &key).await,
         Command::Ledger(args) => answer::ledger(s, &args).await,
         Command::Outdated => answer::outdated(s).await,
         Command::Stale => answer::stale(s).await,
+        Command::Drift { tables } => inspect::drift(s, tables).await,
+        Command::Lineage { job } => inspect::lineage(s, job.as_deref()),
+        Command::Check(args) => inspect::check(s, &args).await,
+        Command::Doctor => inspect::doctor(s).await,
         Command::Deliveries(command) => deliveries::run(s, command).await,
     }
 }

@@ -6,18 +6,25 @@ use super::args::PlanArgs;
 use crate::domain::ids::{Actor, JobName, LogicVersion, RunId};
 use crate::domain::interval::{Calendar, Grain};
 use crate::domain::job::Catalog;
+use crate::domain::lineage;
 use crate::domain::partition::{PartitionKey, Partitioning};
 use crate::domain::request::{Expected, Inputs, Request, Selection};
 use crate::domain::validate::{Expectation, Severity};
 use crate::domain::value::{Value, ValueKind};
-use crate::engine::Host;
+use crate::engine::{Engine, Host};
 use crate::error::{Error, Result};
 
 /// The request that the arguments make.
-pub(super) fn request(host: &Host, args: &PlanArgs, by: &Actor) -> Result<Request> {
-    let jobs = jobs(host, &args.jobs, args.logic.as_deref())?;
+pub(super) async fn request(engine: &Engine, args: &PlanArgs, by: &Actor) -> Result<Request> {
+    let host = engine.host();
+    // What a report names is run with the logic of the schedule, unless another is named.
+    let by_report = args.stale || args.outdated;
+    let jobs = jobs(host, &args.jobs, args.logic.as_deref(), by_report)?;
     let units = units(host.catalog(), jobs.keys())?;
-    let selection = selection(args, &units)?;
+    let selection = match by_report {
+        true => reported(engine, args, &jobs).await?,
+        false => selection(args, &units)?,
+    };
     let id = args.id.as_deref().map(str::trim).filter(|id| !id.is_empty()).ok_or_else(|| {
         Error::invalid("the backfill has no name")
             .with_advice("name it with --id; the same name again is the same backfill")
@@ -53,7 +60,35 @@ pub(super) fn request(host: &Host, args: &PlanArgs, by: &Actor) -> Result<Reques
     Ok(request)
 }
 
-fn jobs(host: &Host, names: &[String], logic: Option<&str>) -> Result<BTreeMap<JobName, LogicVersion>> {
+/// The partitions of the jobs that are stale, or on outdated logic.
+async fn reported(
+    engine: &Engine,
+    args: &PlanArgs,
+    jobs: &BTreeMap<JobName, LogicVersion>,
+) -> Result<Selection> {
+    let mut keys = BTreeSet::new();
+    if args.stale {
+        let stale = engine.ledger().stale().await?.into_iter();
+        keys.extend(stale.filter(|s| jobs.contains_key(&s.job)).map(|s| s.partition));
+    }
+    if args.outdated {
+        let outdated = engine.outdated().await?.into_iter();
+        keys.extend(outdated.filter(|o| jobs.contains_key(&o.job)).map(|o| o.partition));
+    }
+    match keys.is_empty() {
+        true => Err(Error::invalid("the report names no partition of these jobs")
+            .with_advice("see the commands stale and outdated")),
+        false => Ok(Selection::Keys(keys)),
+    }
+}
+
+/// The jobs that are named, each with its logic version; where none is named, that of the schedule, if it may be.
+pub(super) fn jobs(
+    host: &Host,
+    names: &[String],
+    logic: Option<&str>,
+    as_scheduled: bool,
+) -> Result<BTreeMap<JobName, LogicVersion>> {
     let catalog = host.catalog();
     if names.is_empty() {
         let known: Vec<_> = catalog.jobs().map(|j| j.name.as_str()).collect();
@@ -62,9 +97,11 @@ fn jobs(host: &Host, names: &[String], logic: Option<&str>) -> Result<BTreeMap<J
         );
     }
     let mut jobs = BTreeMap::new();
+    let mut beside = BTreeSet::new();
     let mut used = false;
     for text in names {
-        let whole = JobName::from(text.as_str());
+        let (text, upstream, downstream) = selector(catalog, text);
+        let whole = JobName::from(text);
         // A job's own name may hold an `@`.
         let (name, version) = match (catalog.job(&whole), text.rsplit_once('@')) {
             (Err(_), Some((name, version))) => (JobName::from(name), Some(version)),
@@ -72,9 +109,23 @@ fn jobs(host: &Host, names: &[String], logic: Option<&str>) -> Result<BTreeMap<J
         };
         catalog.job(&name)?;
         used |= version.is_none();
-        let version = version.or(logic).filter(|v| !v.is_empty()).ok_or_else(|| no_logic(host, &name))?;
+        let scheduled = host.current_logic(&name).ok().filter(|_| as_scheduled).map(LogicVersion::as_str);
+        let version = version.or(logic).or(scheduled).filter(|v| !v.is_empty());
+        let version = version.ok_or_else(|| no_logic(host, &name))?;
+        if downstream {
+            beside.extend(lineage::downstream_jobs(catalog, [&name])?.into_iter().cloned());
+        }
+        if upstream {
+            beside.extend(lineage::upstream_jobs(catalog, [&name])?.into_iter().cloned());
+        }
         if jobs.insert(name, LogicVersion::from(version)).is_some() {
             return Err(Error::invalid("the job is named twice").with_context("job", text));
+        }
+    }
+    for name in beside {
+        if !jobs.contains_key(&name) && !catalog.job(&name)?.external {
+            let logic = host.current_logic(&name)?.clone();
+            jobs.insert(name, logic);
         }
     }
     match logic {
@@ -83,6 +134,16 @@ fn jobs(host: &Host, names: &[String], logic: Option<&str>) -> Result<BTreeMap<J
         ))),
         _ => Ok(jobs),
     }
+}
+
+/// What is named, and whether all jobs upstream and downstream of it are meant too. A job's own name may hold a `+`.
+fn selector<'a>(catalog: &Catalog, text: &'a str) -> (&'a str, bool, bool) {
+    if catalog.job(&JobName::from(text)).is_ok() {
+        return (text, false, false);
+    }
+    let (rest, upstream) = text.strip_prefix('+').map_or((text, false), |rest| (rest, true));
+    let (rest, downstream) = rest.strip_suffix('+').map_or((rest, false), |rest| (rest, true));
+    (rest, upstream, downstream)
 }
 
 fn no_logic(host: &Host, name: &JobName) -> Error {

@@ -6,7 +6,7 @@ use serde::Serialize;
 use super::args::{CatchUpArgs, RunArgs, RunOptions};
 use super::console::Invocation;
 use super::exit::Exit;
-use super::request;
+use super::{request, signals};
 use crate::domain::ids::{JobName, RunId};
 use crate::domain::interval::{Calendar, Grain, Interval};
 use crate::domain::partition::PartitionKey;
@@ -79,7 +79,7 @@ async fn units_run(
     if let Some(reason) = &options.reason {
         request.reason.clone_from(reason);
     }
-    let ended = s.engine.run_units(&request, run, units, &s.worker).await?;
+    let ended = signals::heeded(s, s.engine.run_units(&request, run, units, &s.worker)).await?;
     let document = Ran { job, units: ended.iter().map(Unit::from).collect() };
     s.show(&document, |_| {
         let line = |unit: &Unit<'_>| {

@@ -3,5 +3,7 @@
 mod arguments;
 mod fuzz;
 mod host;
+mod inspect;
 mod schedule;
 mod story;
+mod workers;

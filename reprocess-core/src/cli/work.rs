@@ -8,7 +8,7 @@ use super::args::{BackfillArgs, PlanArgs, RollbackArgs};
 use super::console::Invocation;
 use super::exit::Exit;
 use super::progress::Progress;
-use super::request;
+use super::{request, signals};
 use crate::domain::ids::{BackfillId, JobName, RunId};
 use crate::domain::partition::PartitionKey;
 use crate::domain::plan::{Plan, RollbackRequest, TaskId};
@@ -52,7 +52,7 @@ struct TaskLine<'a> {
 
 /// Shows a plan.
 pub(super) async fn plan(s: &mut Invocation<'_>, args: &PlanArgs) -> Result<Exit> {
-    let request = request::request(s.engine.host(), args, &s.by)?;
+    let request = request::request(s.engine, args, &s.by).await?;
     let plan = s.engine.plan(&request).await?;
     let document = PlanDocument { digest: plan.digest(), plan: &plan };
     s.show(&document, |lines| render::plan(&plan, lines))?;
@@ -60,12 +60,30 @@ pub(super) async fn plan(s: &mut Invocation<'_>, args: &PlanArgs) -> Result<Exit
     Ok(if plan.refused.is_empty() { Exit::Done } else { Exit::Usage })
 }
 
+/// Plans, and files the plan to be approved.
+pub(super) async fn submit(s: &mut Invocation<'_>, args: &PlanArgs) -> Result<Exit> {
+    let request = request::request(s.engine, args, &s.by).await?;
+    let plan = s.engine.plan(&request).await?;
+    s.say(|lines| render::plan(&plan, lines))?;
+    match s.engine.submit(&plan, &s.by).await? {
+        Submission::NothingToDo => nothing_to_do(s, &plan),
+        Submission::Already(state) if state != BackfillState::Planned => ended(s, &plan.request.id).await,
+        Submission::New | Submission::Already(_) => approved(s, &plan, Agreed::Nobody).await,
+    }
+}
+
+fn nothing_to_do(s: &mut Invocation<'_>, plan: &Plan) -> Result<Exit> {
+    let document = document(plan, None, None, &[], None);
+    s.show(&document, |_| "\nNothing to do: every partition is skipped\n".to_owned())?;
+    Ok(Exit::Done)
+}
+
 /// Plans, submits, approves and executes, or goes on with what is in the ledger.
 pub(super) async fn backfill(s: &mut Invocation<'_>, args: &BackfillArgs) -> Result<Exit> {
     let id = match &args.resume {
         Some(id) => BackfillId::from(id.as_str()),
         None => {
-            let request = request::request(s.engine.host(), &args.plan, &s.by)?;
+            let request = request::request(s.engine, &args.plan, &s.by).await?;
             let known = s.engine.ledger().backfill(&request.id).await?;
             match known.filter(|known| known.state.holds_partitions()) {
                 // The same command again, for example after a crash, goes on with the plan that was made first.
@@ -149,11 +167,7 @@ async fn start(s: &mut Invocation<'_>, plan: &Plan, yes: bool) -> Result<Exit> {
         return approved(s, plan, agreed).await;
     }
     match s.engine.submit(plan, &s.by).await? {
-        Submission::NothingToDo => {
-            let document = document(plan, None, None, &[], None);
-            s.show(&document, |_| "\nNothing to do: every partition is skipped\n".to_owned())?;
-            Ok(Exit::Done)
-        }
+        Submission::NothingToDo => nothing_to_do(s, plan),
         Submission::Already(state) if state != BackfillState::Planned => go_on(s, &plan.request.id).await,
         Submission::New | Submission::Already(_) => approved(s, plan, agreed).await,
     }
@@ -206,12 +220,12 @@ async fn approved(s: &mut Invocation<'_>, plan: &Plan, agreed: Agreed) -> Result
 }
 
 /// Executes what is approved and shows where the backfill is then.
-async fn go_on(s: &mut Invocation<'_>, id: &BackfillId) -> Result<Exit> {
+pub(super) async fn go_on(s: &mut Invocation<'_>, id: &BackfillId) -> Result<Exit> {
     let record = s.engine.backfill(id).await?;
     if !matches!(record.state, BackfillState::AwaitingReview) {
         let tasks = s.engine.ledger().tasks(id).await?;
         let progress = Progress::new(s.draws_progress(), &record.plan, &tasks);
-        let _ = s.engine.execute(id, &s.worker, |event| progress.watch(&event)).await?;
+        let _ = signals::heeded(s, s.engine.execute(id, &s.worker, |event| progress.watch(&event))).await?;
     }
     ended(s, id).await
 }
@@ -247,6 +261,12 @@ fn next(record: &BackfillRecord, review: Option<&Review>) -> Option<String> {
         }
         (BackfillState::Failed | BackfillState::Stale, _) => {
             Some(format!("next: backfill --resume {id} tries again what is not done; or cancel {id} --why …"))
+        }
+        (BackfillState::Running | BackfillState::Propagating, _) if record.paused_by.is_some() => {
+            Some(format!("it is paused; next: resume {id}, then backfill --resume {id}"))
+        }
+        (BackfillState::Running | BackfillState::Propagating, _) => {
+            Some(format!("next: backfill --resume {id} goes on with it"))
         }
         (BackfillState::Publishing, _) => Some(format!("next: publish {id}, if no process is at it")),
         _ => None,

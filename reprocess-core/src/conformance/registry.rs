@@ -2,9 +2,14 @@
 
 use futures::future::LocalBoxFuture;
 
-use super::engine::{crash as engine_crash, outbox as engine_outbox, stories as engine_stories};
+use super::engine::{
+    crash as engine_crash, outbox as engine_outbox, propagation as engine_propagation,
+    stories as engine_stories,
+};
 use super::fixture::{Fixture, Offer};
-use super::ledger::{outbox as ledger_outbox, rows as ledger_rows, tasks as ledger_tasks};
+use super::ledger::{
+    downstream as ledger_downstream, outbox as ledger_outbox, rows as ledger_rows, tasks as ledger_tasks,
+};
 use super::{commit, entries, fences, guards, merge, needs, reader, replace, restore, schema, staged};
 
 /// One promise, tried by a function.
@@ -149,6 +154,13 @@ macro_rules! conformance_laws {
             leases_exclude_each_other_where_their_scopes_overlap: ledger,
             a_lease_that_ran_out_is_free_and_its_fence_void_once_taken: ledger,
         }
+        ledger_downstream {
+            downstream_tasks_of_a_shadow_wait_for_its_publication: ledger,
+            downstream_tasks_run_beside_others_where_each_commits_at_once: ledger,
+            what_was_discarded_holds_up_no_downstream_task: ledger,
+            closing_gives_up_what_is_left_downstream: ledger,
+            a_pause_and_another_cap_hold_for_every_worker: ledger,
+        }
         ledger_rows {
             a_commit_told_again_changes_nothing_and_revives_nothing: ledger,
             a_commit_replaces_a_failure_and_a_failure_never_a_commit: ledger,
@@ -180,6 +192,10 @@ macro_rules! conformance_laws {
             a_shadow_changes_nothing_until_it_is_approved_and_published: shadow,
             what_moved_under_a_shadow_is_staged_again_and_only_that: shadow,
             a_rollback_brings_back_just_the_chosen_day: restore,
+        }
+        engine_propagation {
+            what_reads_a_corrected_day_is_computed_once_and_no_other: nothing,
+            a_shadow_is_carried_on_after_its_publication: shadow,
         }
         engine_outbox {
             each_event_is_received_once_whenever_its_sender_dies: ledger,

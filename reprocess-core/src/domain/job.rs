@@ -1,6 +1,7 @@
 //! Jobs, tables and the catalog that a host declares.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
@@ -58,6 +59,20 @@ pub enum Window {
     PreviousOutput,
     /// The whole table.
     All,
+}
+
+impl fmt::Display for Window {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Same => f.write_str("the same period"),
+            Self::Trailing(n) => write!(f, "the last {n} periods"),
+            Self::Between { before, after } => write!(f, "{before} periods before and {after} after"),
+            Self::Covering => f.write_str("every period that shares time with the task's"),
+            Self::AsOf { .. } => f.write_str("the rows effective at the partition's date"),
+            Self::PreviousOutput => f.write_str("the partition before"),
+            Self::All => f.write_str("the whole table"),
+        }
+    }
 }
 
 /// One input of a job.
@@ -159,6 +174,8 @@ pub struct JobSpec {
     pub partitions_per_commit: u32,
     /// How many of the most recent partitions belong to the schedule and are left out of backfills.
     pub live_window: u32,
+    /// Whether it runs outside of this library, which then has no record of what it computed.
+    pub external: bool,
 }
 
 impl JobSpec {
@@ -176,6 +193,7 @@ impl JobSpec {
             parameters: BTreeMap::new(),
             partitions_per_commit: 1,
             live_window: 0,
+            external: false,
         }
     }
 
@@ -232,6 +250,13 @@ impl JobSpec {
     #[must_use]
     pub fn with_live_window(mut self, partitions: u32) -> Self {
         self.live_window = partitions;
+        self
+    }
+
+    /// Says that it runs outside of this library.
+    #[must_use]
+    pub fn with_external(mut self) -> Self {
+        self.external = true;
         self
     }
 

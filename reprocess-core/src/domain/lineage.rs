@@ -305,6 +305,22 @@ pub fn downstream_jobs<'a>(
     Ok(jobs)
 }
 
+/// The named jobs and those whose output they read, directly or through others.
+pub fn upstream_jobs<'a>(
+    catalog: &'a Catalog,
+    of: impl IntoIterator<Item = &'a JobName>,
+) -> Result<BTreeSet<&'a JobName>> {
+    let mut jobs: BTreeSet<&JobName> = of.into_iter().collect();
+    let mut tables = BTreeSet::new();
+    for job in dependency_order(catalog)?.into_iter().rev() {
+        if jobs.contains(&job.name) || tables.contains(&job.output) {
+            jobs.insert(&job.name);
+            tables.extend(job.inputs.iter().map(|input| &input.table));
+        }
+    }
+    Ok(jobs)
+}
+
 /// Which jobs write each table.
 pub fn producers(catalog: &Catalog) -> BTreeMap<&TableId, Vec<&JobName>> {
     let mut producers = BTreeMap::<_, Vec<_>>::new();

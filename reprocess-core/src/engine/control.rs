@@ -3,8 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::domain::ids::{Actor, BackfillId};
-use crate::domain::plan::{Plan, TaskId};
-use crate::domain::request::Mode;
+use crate::domain::plan::{Action, Plan, TaskId};
 use crate::engine::lease::retried;
 use crate::engine::{Engine, Review};
 use crate::error::{Error, ErrorKind, Result};
@@ -124,16 +123,16 @@ impl Engine {
 
     /// A reviewer's no: the backfill ends, what was staged is discarded, production stays.
     pub async fn abort(&self, id: &BackfillId, by: &Actor, why: &str) -> Result<()> {
-        self.stop(id, BackfillState::Aborted, by, why).await
+        self.end(id, BackfillState::Aborted, by, why).await
     }
 
     /// A person stops a backfill: tasks that run are stopped, what was staged is discarded, what is committed stays. A
     /// commit that is on its way may still land; [`close`](Self::close) looks for it once more.
     pub async fn cancel(&self, id: &BackfillId, by: &Actor, why: &str) -> Result<()> {
-        self.stop(id, BackfillState::Cancelled, by, why).await
+        self.end(id, BackfillState::Cancelled, by, why).await
     }
 
-    async fn stop(&self, id: &BackfillId, to: BackfillState, by: &Actor, why: &str) -> Result<()> {
+    async fn end(&self, id: &BackfillId, to: BackfillState, by: &Actor, why: &str) -> Result<()> {
         let record = self.backfill(id).await?;
         let tasks = self.ledger.tasks(id).await?;
         if record.state != to {
@@ -263,14 +262,14 @@ impl Engine {
     ///
     /// In direct mode a task that was claimed when it was stopped may be in the middle of its commit; its set stays.
     pub(super) async fn discard(&self, plan: &Plan, tasks: &[TaskRecord]) {
-        let direct = plan.request.mode == Mode::Direct;
         for known in tasks {
-            let may_commit = direct && matches!(known.state, TaskState::Claimed | TaskState::Cancelled);
             let Some(staged) = known.result.as_ref().and_then(|result| result.staged.as_ref()) else {
                 continue;
             };
             let Ok(task) = plan.task(known.id) else { continue };
             let Ok(writer) = self.host.writer(&task.table) else { continue };
+            let stopped = matches!(known.state, TaskState::Claimed | TaskState::Cancelled);
+            let may_commit = plan.commits_at_once(task) && stopped;
             if known.state == TaskState::Committed || may_commit {
                 continue;
             }
@@ -323,7 +322,9 @@ impl Engine {
 
     /// Files the notices of a state, one for each owner. Filed again they are the same.
     pub(super) async fn file_notices(&self, plan: &Plan, state: BackfillState, text: &str) -> Result<()> {
-        if self.host.sink(NOTICES).is_none() || plan.owners.is_empty() {
+        // Of a plan that goes on downstream owners are told when that is done.
+        let goes_on = state == BackfillState::Published && plan.propagates();
+        if self.host.sink(NOTICES).is_none() || plan.owners.is_empty() || goes_on {
             return Ok(());
         }
         let id = &plan.request.id;
@@ -346,9 +347,13 @@ impl Engine {
     /// Refuses a plan for jobs or versions that this host does not have.
     fn check_host(&self, plan: &Plan) -> Result<()> {
         for task in &plan.tasks {
-            self.host.writer(&task.table)?;
-            if matches!(task.action, crate::domain::plan::Action::Compute { .. }) {
-                self.host.transform(&task.job, &task.logic)?;
+            match task.action {
+                Action::Compute { .. } | Action::Propagate { .. } => {
+                    self.host.writer(&task.table)?;
+                    self.host.transform(&task.job, &task.logic)?;
+                }
+                Action::Restore { .. } => drop(self.host.writer(&task.table)?),
+                Action::Trigger => drop(self.host.trigger(&task.job)?),
             }
         }
         Ok(())

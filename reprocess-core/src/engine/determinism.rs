@@ -120,7 +120,8 @@ impl Engine {
                 .with_job(job.clone(), logic.clone())
                 .with_mode(Mode::Direct)
                 .with_force()
-                .without_kept_rows();
+                .without_kept_rows()
+                .without_propagation();
         let catalog = self.host.catalog();
         let needs = plan::expand_run(&request, catalog)?;
         let facts = self.facts(&request, &needs, Existing::new()).await?;

@@ -2,12 +2,15 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::pin::pin;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use chrono::{DateTime, Utc};
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
+use tokio::sync::SemaphorePermit;
 
 use crate::domain::ids::{BackfillId, JobName, LogicVersion, WorkerId};
-use crate::domain::plan::{Action, Plan, TaskId};
+use crate::domain::plan::{Action, Plan, Task, TaskId};
 use crate::domain::validate::Decision;
 use crate::engine::Engine;
 use crate::engine::control::wrong_state;
@@ -27,6 +30,22 @@ pub enum TaskEvent {
     Started(TaskId),
     /// This process has left it in this state.
     Left(TaskId, TaskState),
+}
+
+/// How running tasks ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Ended {
+    /// No task is open, or the backfill has another state.
+    Over,
+    /// The backfill is paused, or the process is to stop.
+    Early,
+}
+
+/// The claims of tasks that run.
+type Claims = Mutex<BTreeMap<TaskId, Claim>>;
+
+fn locked(claims: &Claims) -> MutexGuard<'_, BTreeMap<TaskId, Claim>> {
+    claims.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// How the work of one process on a backfill ended.
@@ -49,25 +68,30 @@ impl Execution {
 impl Engine {
     /// Works on an approved backfill until no task of it is open. Several processes may do so at a time; one that starts
     /// after others died goes on where they were. A stale or failed backfill is taken up again: tasks that succeeded
-    /// are left alone.
+    /// are left alone. It ends before that where the backfill is paused, or where the process is asked to
+    /// [stop](crate::engine::Stop).
     ///
     /// In direct mode the backfill is published afterwards. In shadow mode it waits for a review, or is aborted where an
-    /// expectation of that severity does not hold.
+    /// expectation of that severity does not hold. Downstream tasks are run as what they read is published: in direct mode
+    /// as soon as the tasks before them are committed, in shadow mode after the publication.
     pub async fn execute(
         &self,
         id: &BackfillId,
         worker: &WorkerId,
         watch: impl Fn(TaskEvent) + Send + Sync,
     ) -> Result<Execution> {
-        let record = self.start(id, worker).await?;
-        if record.state == BackfillState::Running {
+        let mut record = self.start(id, worker).await?;
+        while record.state.runs_tasks() {
             let around = self.beside(&record.plan).await?;
-            self.work(&record, worker, &around, &watch).await?;
+            let ended = self.run_tasks_until_stopped(&record, worker, &around, &watch).await?;
             self.conclude(id, worker).await?;
             self.dispatch_own(worker).await;
+            record = self.backfill(id).await?;
+            if ended == Ended::Early {
+                break;
+            }
         }
-        let state = self.backfill(id).await?.state;
-        Ok(Execution { state, tasks: self.ledger.tasks(id).await? })
+        Ok(Execution { state: record.state, tasks: self.ledger.tasks(id).await? })
     }
 
     async fn start(&self, id: &BackfillId, worker: &WorkerId) -> Result<BackfillRecord> {
@@ -85,6 +109,10 @@ impl Engine {
                 let _ = self.ledger.transition(id, &change, self.clock.now()).await?;
                 self.backfill(id).await
             }
+            BackfillState::Published => {
+                self.go_on_downstream(&record.plan, &worker_actor(worker)).await?;
+                self.backfill(id).await
+            }
             BackfillState::Planned => {
                 Err(wrong_state(id, record.state, "running").with_advice("approve the plan first"))
             }
@@ -92,34 +120,71 @@ impl Engine {
         }
     }
 
-    async fn work(
+    /// Runs tasks, and gives up those that run where the process is asked to.
+    async fn run_tasks_until_stopped(
         &self,
         record: &BackfillRecord,
         worker: &WorkerId,
         around: &Beside,
         watch: &(impl Fn(TaskEvent) + Send + Sync),
-    ) -> Result<()> {
+    ) -> Result<Ended> {
+        let held = Mutex::new(BTreeMap::new());
+        tokio::select! {
+            biased;
+            ended = self.run_tasks(record, worker, around, watch, &held) => return ended,
+            () = self.stop.released() => {}
+        }
+        let note = "the worker was stopped".to_owned();
+        let left = std::mem::take(&mut *locked(&held));
+        for claim in left.into_values() {
+            let leave = || self.ledger.leave(&claim, Leave::Pending { note: note.clone() }, self.clock.now());
+            // One that was left already stays as it is.
+            retried(self, leave).await?;
+        }
+        self.unlease_all().await;
+        Ok(Ended::Early)
+    }
+
+    async fn run_tasks(
+        &self,
+        record: &BackfillRecord,
+        worker: &WorkerId,
+        around: &Beside,
+        watch: &(impl Fn(TaskEvent) + Send + Sync),
+        held: &Claims,
+    ) -> Result<Ended> {
         let id = &record.plan.request.id;
         let mut can_run = self.host.can_run();
         can_run.extend(needs_no_code(&record.plan));
+        let watch = &|event: TaskEvent| {
+            if let TaskEvent::Left(task, _) = event {
+                locked(held).remove(&task);
+            }
+            watch(event);
+        };
         let mut running = FuturesUnordered::new();
+        // Read again now and then: a plan is long, and the ledger holds to the cap of now in any case.
+        let (mut concurrency, mut read_at) = (record.concurrency, self.clock.now());
         loop {
-            let free = record
-                .plan
-                .request
-                .concurrency
-                .saturating_sub(u32::try_from(running.len()).unwrap_or(u32::MAX));
+            let free = match self.stop.is_asked() {
+                true => 0,
+                false => concurrency.saturating_sub(u32::try_from(running.len()).unwrap_or(u32::MAX)),
+            };
+            let mut slots = self.free_slots(free)?;
+            let limit = u32::try_from(slots.num_permits()).unwrap_or(free);
             let (ttl, now) = (self.settings.lease_ttl(), self.clock.now());
-            let ask = || self.ledger.claim(id, worker, &can_run, free, ttl, now);
-            let claims = match free {
+            let ask = || self.ledger.claim(id, worker, &can_run, limit, ttl, now);
+            let claims = match limit {
                 0 => Vec::new(),
                 _ => meanwhile(&mut running, watch, retried(self, ask)).await??,
             };
             let none = claims.is_empty();
             for claim in claims {
                 watch(TaskEvent::Started(claim.task));
-                running.push(self.attempt(record, claim, worker, around));
+                locked(held).insert(claim.task, claim.clone());
+                running.push(self.attempt(record, claim, worker, around, slots.split(1)));
             }
+            drop(slots);
             match (running.is_empty(), none) {
                 (false, true) => {
                     let poll = self.clock.sleep(self.settings.poll());
@@ -127,21 +192,62 @@ impl Engine {
                     tokio::select! {
                         biased;
                         ended = running.next() => report(ended, watch)?,
-                        () = poll => {}
+                        () = poll => {
+                            if self.is_due(read_at) {
+                                let now = meanwhile(&mut running, watch, self.backfill(id)).await??;
+                                (concurrency, read_at) = (now.concurrency, self.clock.now());
+                            }
+                        }
                     }
                 }
+                (true, true) if !self.is_due(read_at) && self.others_work(id).await? => {
+                    self.wait_for_others().await;
+                }
                 (true, true) => {
-                    let tasks = self.ledger.tasks(id).await?;
-                    let running = self.backfill(id).await?.state == BackfillState::Running;
-                    if !running || !tasks.iter().any(|t| t.state.is_open()) {
-                        return Ok(());
+                    let open = open_tasks(record, self.ledger.tasks(id).await?);
+                    let now = self.backfill(id).await?;
+                    if now.state != record.state || open.is_empty() {
+                        return Ok(Ended::Over);
                     }
-                    check_runnable(&record.plan, &tasks, &can_run)?;
-                    self.clock.sleep(self.settings.poll()).await;
+                    if now.paused_by.is_some() || self.stop.is_asked() {
+                        return Ok(Ended::Early);
+                    }
+                    check_runnable(&record.plan, &open, &can_run)?;
+                    (concurrency, read_at) = (now.concurrency, self.clock.now());
+                    self.wait_for_others().await;
                 }
                 _ => {}
             }
         }
+    }
+
+    /// Whether what was read then is to be read again.
+    fn is_due(&self, read_at: DateTime<Utc>) -> bool {
+        (self.clock.now() - read_at).to_std().is_ok_and(|since| since >= self.settings.lease_ttl() / 3)
+    }
+
+    /// Whether tasks are claimed, by processes other than this one where it has none; not where it is to stop.
+    async fn others_work(&self, id: &BackfillId) -> Result<bool> {
+        if self.stop.is_asked() {
+            return Ok(false);
+        }
+        let progress = self.ledger.progress(id).await?;
+        Ok(progress.tasks.get(&TaskState::Claimed).is_some_and(|tasks| *tasks > 0))
+    }
+
+    async fn wait_for_others(&self) {
+        tokio::select! {
+            biased;
+            () = self.stop.asked() => {}
+            () = self.clock.sleep(self.settings.poll()) => {}
+        }
+    }
+
+    /// Up to so many of the slots for tasks that are free in this process.
+    fn free_slots(&self, wanted: u32) -> Result<SemaphorePermit<'_>> {
+        let free = u32::try_from(self.slots.available_permits()).unwrap_or(u32::MAX);
+        let slots = self.slots.try_acquire_many(wanted.min(free)).or_else(|_| self.slots.try_acquire_many(0));
+        slots.map_err(|e| Error::internal("the slots of this process are closed").with_source(e))
     }
 
     /// Runs one claim and leaves its task in the ledger.
@@ -151,10 +257,11 @@ impl Engine {
         claim: Claim,
         worker: &WorkerId,
         around: &Beside,
+        _slot: Option<SemaphorePermit<'_>>,
     ) -> Result<(TaskId, TaskState)> {
         let plan = &record.plan;
         let task = plan.task(claim.task)?;
-        let origin = origin(record, worker);
+        let origin = origin(record, task, worker);
         let at = Attempt {
             plan,
             task,
@@ -210,7 +317,7 @@ impl Engine {
             Action::Compute { inputs, .. } => {
                 inputs.values().flat_map(|i| i.produced_by.iter().copied()).collect()
             }
-            Action::Restore { .. } => BTreeSet::new(),
+            Action::Propagate { .. } | Action::Trigger | Action::Restore { .. } => BTreeSet::new(),
         };
         if claim.attempt == 1 && produced_by.is_empty() {
             return Ok(Noted::default());
@@ -227,22 +334,25 @@ impl Engine {
         Ok(noted)
     }
 
-    /// Takes a running backfill without open tasks to its next state. Another process may have done so before.
+    /// Takes a backfill whose tasks were worked on, and of which none is open any more, to its next state. Another process
+    /// may have done so before.
     async fn conclude(&self, id: &BackfillId, worker: &WorkerId) -> Result<()> {
         let record = self.backfill(id).await?;
-        if record.state != BackfillState::Running {
+        let tasks = self.ledger.tasks(id).await?;
+        if !record.state.runs_tasks() || !open_tasks(&record, tasks.clone()).is_empty() {
             return Ok(());
         }
-        let tasks = self.ledger.tasks(id).await?;
-        let (to, note) = conclusion(&record.plan, &tasks);
+        let (to, note) = conclusion(&record, &tasks);
         let text = note.as_deref().unwrap_or("every task is done");
         // Before the transition, since nobody would come back to it after a death in between.
         if to == BackfillState::Published {
             self.note_rollback(&record.plan, worker).await?;
+        }
+        if matches!(to, BackfillState::Published | BackfillState::Done) {
             self.file_notices(&record.plan, to, text).await?;
         }
         let change = StateChange {
-            from: BackfillState::Running,
+            from: record.state,
             to,
             by: worker_actor(worker),
             approval: None,
@@ -259,12 +369,24 @@ impl Engine {
             self.release(&record.plan).await;
         }
         self.tell(&record.plan, to, text).await;
+        if to == BackfillState::Published {
+            self.go_on_downstream(&record.plan, &worker_actor(worker)).await?;
+        }
         Ok(())
     }
 }
 
+/// The tasks that are open now: those that wait for the publication of a shadow are not before it.
+pub(super) fn open_tasks(record: &BackfillRecord, mut tasks: Vec<TaskRecord>) -> Vec<TaskRecord> {
+    let (plan, published) = (&record.plan, record.state == BackfillState::Propagating);
+    let waits = |id| plan.task(id).is_ok_and(|task| plan.waits_for_publication(task));
+    tasks.retain(|task| task.state.is_open() && (published || !waits(task.id)));
+    tasks
+}
+
 /// Where a backfill without open tasks goes.
-fn conclusion(plan: &Plan, tasks: &[TaskRecord]) -> (BackfillState, Option<String>) {
+fn conclusion(record: &BackfillRecord, tasks: &[TaskRecord]) -> (BackfillState, Option<String>) {
+    let plan = &record.plan;
     let count = |state| tasks.iter().filter(|t| t.state == state).count();
     let (failed, blocked) = (count(TaskState::Failed), count(TaskState::Blocked));
     if failed + blocked > 0 {
@@ -272,6 +394,9 @@ fn conclusion(plan: &Plan, tasks: &[TaskRecord]) -> (BackfillState, Option<Strin
             BackfillState::Failed,
             Some(format!("{failed} tasks failed, {blocked} are blocked by them")),
         );
+    }
+    if record.state == BackfillState::Propagating {
+        return (BackfillState::Done, None);
     }
     if count(TaskState::Staged) == 0 {
         return (BackfillState::Published, None);
@@ -289,12 +414,16 @@ fn conclusion(plan: &Plan, tasks: &[TaskRecord]) -> (BackfillState, Option<Strin
     }
 }
 
-/// Where the tasks of a backfill come from.
-pub(super) fn origin(record: &BackfillRecord, worker: &WorkerId) -> Origin {
+/// Where a task of a backfill comes from.
+pub(super) fn origin(record: &BackfillRecord, task: &Task, worker: &WorkerId) -> Origin {
     let plan = &record.plan;
     Origin {
         run: plan.run(),
-        trigger: if plan.rolls_back.is_some() { Trigger::Rollback } else { Trigger::Backfill },
+        trigger: match plan.rolls_back {
+            _ if task.is_downstream() => Trigger::Propagated,
+            Some(_) => Trigger::Rollback,
+            None => Trigger::Backfill,
+        },
         backfill: Some(plan.rolls_back.clone().unwrap_or_else(|| plan.request.id.clone())),
         approval: record.approvals.last().cloned(),
         worker: worker.clone(),

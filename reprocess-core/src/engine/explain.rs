@@ -11,6 +11,7 @@ use crate::domain::partition::PartitionKey;
 use crate::domain::profile::Total;
 use crate::domain::scope::Scope;
 use crate::engine::Engine;
+use crate::engine::execute::open_tasks;
 use crate::error::{Error, Result};
 use crate::ports::ledger::{BackfillRecord, LedgerRow, Outdated, Progress, StalePartition, TaskRecord};
 
@@ -102,13 +103,16 @@ impl Engine {
         let backfill = self.backfill(id).await?;
         let tasks = self.ledger.tasks(id).await?;
         let progress = self.ledger.progress(id).await?;
-        let open = tasks.iter().filter(|t| t.state.is_open()).count();
+        // What waits for a review has no end that could be told.
+        let open = match backfill.state.runs_tasks() {
+            true => open_tasks(&backfill, tasks.clone()).len(),
+            false => 0,
+        };
         let ends_at = match (open, progress.timed) {
             (0, _) | (_, 0) => None,
             (open, timed) => {
-                let rounds = u64::try_from(open)
-                    .unwrap_or(u64::MAX)
-                    .div_ceil(u64::from(backfill.plan.request.concurrency));
+                let rounds =
+                    u64::try_from(open).unwrap_or(u64::MAX).div_ceil(u64::from(backfill.concurrency.max(1)));
                 let left_ms = (progress.busy_ms / timed).saturating_mul(rounds);
                 let left = chrono::Duration::milliseconds(i64::try_from(left_ms).unwrap_or(i64::MAX));
                 self.clock.now().checked_add_signed(left)

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::domain::estimate::Sample;
-use crate::domain::ids::{JobName, PartitionVersion, RunId, TableId};
+use crate::domain::ids::{BackfillId, JobName, PartitionVersion, RunId, TableId, TableVersion};
 use crate::domain::job::{JobSpec, WriteMode};
 use crate::domain::lineage;
 use crate::domain::partition::PartitionKey;
@@ -32,17 +32,11 @@ impl Engine {
     }
 
     pub(super) async fn facts(&self, request: &Request, needs: &Needs, existing: Existing) -> Result<Facts> {
-        let mut facts = Facts {
-            position: self.ledger.position().await?,
-            existing,
-            registered: self.registered(),
-            ..Facts::default()
-        };
-        facts.backfill = self
-            .ledger
-            .backfill(&request.id)
-            .await?
-            .map(|b| KnownBackfill { generation: b.plan.generation, open: b.state.holds_partitions() });
+        let mut facts = self.ledger_facts(&request.id).await?;
+        facts.existing = existing;
+        if request.propagate {
+            facts.outputs = self.outputs(request.jobs.keys()).await?;
+        }
         for (table, slices) in &needs.slices {
             self.read_facts(table, slices, &mut facts).await?;
         }
@@ -91,6 +85,33 @@ impl Engine {
             self.recorded_facts(run, &mut facts).await?;
         }
         Ok(facts)
+    }
+
+    /// What every plan needs to know.
+    pub(super) async fn ledger_facts(&self, id: &BackfillId) -> Result<Facts> {
+        let position = self.ledger.position().await?;
+        let known = self.ledger.backfill(id).await?;
+        let backfill =
+            known.map(|b| KnownBackfill { generation: b.plan.generation, open: b.state.holds_partitions() });
+        Ok(Facts { position, backfill, registered: self.registered(), ..Facts::default() })
+    }
+
+    /// Versions of the tables that jobs downstream of these write.
+    pub(super) async fn outputs<'a>(
+        &'a self,
+        of: impl Iterator<Item = &'a JobName>,
+    ) -> Result<BTreeMap<TableId, TableVersion>> {
+        let catalog = self.host.catalog();
+        let mut outputs = BTreeMap::new();
+        for name in lineage::downstream_jobs(catalog, of)? {
+            let job = catalog.job(name)?;
+            if job.external || outputs.contains_key(&job.output) {
+                continue;
+            }
+            let head = self.host.writer(&job.output)?.head(&Scope::whole_table()).await?;
+            outputs.insert(job.output.clone(), head.table);
+        }
+        Ok(outputs)
     }
 
     fn registered(&self) -> BTreeMap<JobName, Registered> {

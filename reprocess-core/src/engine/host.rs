@@ -9,6 +9,7 @@ use arrow_array::RecordBatch;
 
 use crate::domain::ids::{Build, JobName, LogicVersion, TableId};
 use crate::domain::job::{Catalog, Exposure, JobSpec, TableSpec};
+use crate::domain::plan::EXTERNAL;
 use crate::error::{Error, Result};
 use crate::ports::delivery::DeliverySink;
 use crate::ports::reader::SnapshotReader;
@@ -87,6 +88,7 @@ pub struct Host {
     readers: BTreeMap<TableId, Arc<dyn SnapshotReader>>,
     writers: BTreeMap<TableId, Arc<dyn PartitionWriter>>,
     sinks: BTreeMap<String, Arc<dyn DeliverySink>>,
+    triggers: BTreeMap<JobName, Arc<dyn DeliverySink>>,
 }
 
 impl Host {
@@ -99,6 +101,7 @@ impl Host {
             readers: BTreeMap::new(),
             writers: BTreeMap::new(),
             sinks: BTreeMap::new(),
+            triggers: BTreeMap::new(),
         }
     }
 
@@ -137,6 +140,29 @@ impl Host {
         self.catalog.add_job(job.spec.clone())?;
         self.jobs.insert(job.spec.name.clone(), job);
         Ok(())
+    }
+
+    /// Declares a job that runs outside of this library, and what has it run where a correction reaches it. Its tables must
+    /// be declared: those that other jobs read with a reader, the others with
+    /// [`declare_table`](Self::declare_table).
+    ///
+    /// The trigger is sent a [`Start`](crate::ports::notify::Start) for each partition, and its answer says that the job has
+    /// run to its end. It is sent again where a process dies before it could note that, so the job must be one that can run
+    /// again. Its sink's channel is of no meaning here.
+    pub fn add_external(&mut self, job: JobSpec, trigger: Arc<dyn DeliverySink>) -> Result<()> {
+        self.catalog.table(&job.output)?;
+        for input in &job.inputs {
+            self.catalog.table(&input.table)?;
+        }
+        let name = job.name.clone();
+        self.catalog.add_job(job.with_external())?;
+        self.triggers.insert(name, trigger);
+        Ok(())
+    }
+
+    /// Declares a table that no job of this library reads or writes.
+    pub fn declare_table(&mut self, table: TableSpec) -> Result<()> {
+        self.catalog.add_table(table)
     }
 
     /// Declares something outside that consumes tables.
@@ -190,7 +216,8 @@ impl Host {
             let name = job.spec.name.clone();
             job.versions.keys().map(move |v| (name.clone(), v.clone())).collect::<Vec<_>>()
         };
-        self.jobs.values().flat_map(versions).collect()
+        let outside = self.triggers.keys().map(|job| (job.clone(), LogicVersion::from(EXTERNAL)));
+        self.jobs.values().flat_map(versions).chain(outside).collect()
     }
 
     /// The channels that can be served.
@@ -200,6 +227,13 @@ impl Host {
 
     pub(crate) fn sink(&self, channel: &str) -> Option<&dyn DeliverySink> {
         self.sinks.get(channel).map(AsRef::as_ref)
+    }
+
+    /// What has a job run outside of this library.
+    pub(crate) fn trigger(&self, job: &JobName) -> Result<&Arc<dyn DeliverySink>> {
+        self.triggers
+            .get(job)
+            .ok_or_else(|| Error::not_found("no trigger is declared for the job").with_context("job", job))
     }
 
     pub(crate) fn reader(&self, table: &TableId) -> Result<&Arc<dyn SnapshotReader>> {

@@ -1,7 +1,9 @@
 //! Leases and claims, held beside the work that they protect.
 
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::pin::pin;
+use std::sync::{MutexGuard, PoisonError};
 
 use chrono::{DateTime, Utc};
 use futures::future::{Either, select};
@@ -108,7 +110,10 @@ impl Engine {
             let now = self.clock.now();
             let fence = retried(self, || self.ledger.acquire(table, scope, holder, ttl, now)).await?;
             match (fence, policy) {
-                (Some(fence), _) => return Ok(Leased::Yes(Some(fence))),
+                (Some(fence), _) => {
+                    self.held_leases().insert(fence.token, fence.clone());
+                    return Ok(Leased::Yes(Some(fence)));
+                }
                 (None, _) if now <= own_until => {}
                 (None, WhenLeased::Skip) => return Ok(Leased::LeftToOther),
                 (None, WhenLeased::Fail) => {
@@ -130,6 +135,23 @@ impl Engine {
     /// Ends a lease. One that stays runs out by itself, so an error is only logged.
     pub(super) async fn unlease(&self, fence: Option<&Fence>) {
         let Some(fence) = fence else { return };
+        self.held_leases().remove(&fence.token);
+        self.end_lease(fence).await;
+    }
+
+    /// Ends the leases of work that was given up, so that others need not wait until they run out.
+    pub(super) async fn unlease_all(&self) {
+        let left = std::mem::take(&mut *self.held_leases());
+        for fence in left.values() {
+            self.end_lease(fence).await;
+        }
+    }
+
+    fn held_leases(&self) -> MutexGuard<'_, BTreeMap<u64, Fence>> {
+        self.leases.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    async fn end_lease(&self, fence: &Fence) {
         if let Err(error) = self.ledger.release(fence).await {
             tracing::warn!(table = %fence.table, scope = %fence.scope, %error, "a lease was not released");
         }

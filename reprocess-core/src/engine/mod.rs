@@ -8,9 +8,11 @@ mod execute;
 mod explain;
 mod facts;
 mod host;
+mod inspect;
 mod lease;
 mod pins;
 mod plan;
+mod propagate;
 mod publish;
 mod record;
 mod run;
@@ -18,10 +20,13 @@ mod schedule;
 mod settings;
 mod settle;
 mod stage;
+mod stop;
 mod task;
+mod work;
 
+use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 pub use control::{Closed, Submission};
 pub use deliver::Dispatched;
@@ -29,13 +34,17 @@ pub use determinism::Determinism;
 pub use execute::{Execution, TaskEvent};
 pub use explain::{Explanation, Reconciled, Status};
 pub use host::{Host, Job};
+pub use inspect::{Drift, Finding, FindingSeverity};
 pub use publish::{Publication, Review, StagedOutput};
 pub use run::{RunOutcome, RunRequest};
 pub use schedule::UnitRun;
 pub use settings::Settings;
+pub use stop::Stop;
+
+use tokio::sync::Semaphore;
 
 use crate::ports::clock::{Clock, SystemClock};
-use crate::ports::ledger::RunLedger;
+use crate::ports::ledger::{Fence, RunLedger};
 
 /// Plans, runs, publishes, takes back and explains, for one host and one ledger.
 pub struct Engine {
@@ -43,12 +52,27 @@ pub struct Engine {
     ledger: Arc<dyn RunLedger>,
     clock: Arc<dyn Clock>,
     settings: Settings,
+    /// For the tasks that run in this process.
+    slots: Semaphore,
+    stop: Stop,
+    /// The leases that this process holds, by their tokens.
+    leases: Mutex<BTreeMap<u64, Fence>>,
 }
 
 impl Engine {
     /// An engine on the machine's clock.
     pub fn new(host: Host, ledger: Arc<dyn RunLedger>) -> Self {
-        Self { host, ledger, clock: Arc::new(SystemClock), settings: Settings::default() }
+        let settings = Settings::default();
+        let slots = Semaphore::new(settings.slots());
+        Self {
+            host,
+            ledger,
+            clock: Arc::new(SystemClock),
+            settings,
+            slots,
+            stop: Stop::new(),
+            leases: Mutex::default(),
+        }
     }
 
     /// Sets the clock.
@@ -61,8 +85,21 @@ impl Engine {
     /// Sets how it works.
     #[must_use]
     pub fn with_settings(mut self, settings: Settings) -> Self {
+        self.slots = Semaphore::new(settings.slots());
         self.settings = settings;
         self
+    }
+
+    /// Sets by what its work can be asked to end.
+    #[must_use]
+    pub fn with_stop(mut self, stop: Stop) -> Self {
+        self.stop = stop;
+        self
+    }
+
+    /// By what its work can be asked to end.
+    pub fn stop(&self) -> &Stop {
+        &self.stop
     }
 
     /// The host.

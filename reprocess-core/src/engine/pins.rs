@@ -5,13 +5,13 @@ use std::sync::Arc;
 
 use crate::domain::fingerprint::{Definition, Fingerprint, Work};
 use crate::domain::ids::{PartitionVersion, TableId};
-use crate::domain::plan::{Action, Plan, PlannedInput, Task, TaskId};
-use crate::domain::slice::Pin;
+use crate::domain::plan::{Action, FollowedInput, Plan, PlannedInput, Task, TaskId};
+use crate::domain::slice::{Pin, Slice};
 use crate::engine::Engine;
 use crate::engine::record::Attempt;
 use crate::error::{Error, Result};
 use crate::ports::ledger::TaskResult;
-use crate::ports::reader::PinnedInput;
+use crate::ports::reader::{PinnedInput, SnapshotReader};
 use crate::ports::writer::Staged;
 
 /// What a task reads, with the versions it is recorded with.
@@ -56,8 +56,12 @@ impl Engine {
     /// Resolves the inputs of a task that computes.
     pub(super) async fn resolve(&self, at: &Attempt<'_>, pinning: Pinning<'_>) -> Result<Resolved> {
         let task = at.task;
-        let Action::Compute { inputs, fingerprint } = &task.action else {
-            return Err(Error::internal("a restore reads no inputs"));
+        let (inputs, fingerprint) = match &task.action {
+            Action::Compute { inputs, fingerprint } => (inputs, fingerprint),
+            Action::Propagate { inputs } => return self.resolve_now(task, inputs).await,
+            Action::Trigger | Action::Restore { .. } => {
+                return Err(Error::internal("a task that computes nothing reads no inputs"));
+            }
         };
         let mut pinned_at = at.pinned_by_plan();
         // One input that is read as the plan pinned it is enough to have seen nothing later.
@@ -83,6 +87,22 @@ impl Engine {
         Ok(Resolved { inputs: resolved, pins, fingerprint, pinned_at })
     }
 
+    /// Pins what a downstream task reads as it is now.
+    async fn resolve_now(&self, task: &Task, inputs: &BTreeMap<String, FollowedInput>) -> Result<Resolved> {
+        let pinned_at = self.ledger.position().await?;
+        let (mut resolved, mut pins) = (BTreeMap::new(), BTreeMap::new());
+        for (name, input) in inputs {
+            let reader = Arc::clone(self.host.reader(&input.table)?);
+            let pin = pin_now(reader.as_ref(), &input.table, &input.slice).await;
+            let pin = pin.map_err(|e| e.with_context("input", name))?;
+            pins.insert(name.clone(), pin.clone());
+            resolved.insert(name.clone(), PinnedInput { pin, reader, staged: Vec::new(), writer: None });
+        }
+        let versions = pins.iter().map(|(name, pin)| (name.clone(), pin.content.clone())).collect();
+        let fingerprint = self.fingerprint(task, &versions)?;
+        Ok(Resolved { inputs: resolved, pins, fingerprint, pinned_at })
+    }
+
     fn repins(&self, input: &PlannedInput, pinning: &Pinning<'_>) -> bool {
         match pinning {
             Pinning::Committed => !input.produced_by.is_empty(),
@@ -96,13 +116,11 @@ impl Engine {
 
     async fn pinned(&self, input: &PlannedInput, pinning: &Pinning<'_>) -> Result<PinnedInput> {
         let reader = Arc::clone(self.host.reader(&input.pin.table)?);
-        let mut pin = input.pin.as_ref().clone();
-        if self.repins(input, pinning) {
-            pin.version = reader.current().await?;
-            let versions = reader.slice_versions(&pin.version, std::slice::from_ref(&pin.slice)).await?;
-            pin.content =
-                versions.into_iter().next().ok_or_else(|| Error::internal("a reader answered no version"))?;
-        }
+        let planned = input.pin.as_ref();
+        let pin = match self.repins(input, pinning) {
+            true => pin_now(reader.as_ref(), &planned.table, &planned.slice).await?,
+            false => planned.clone(),
+        };
         let (Pinning::Staged(results) | Pinning::Anew(results)) = pinning else {
             return Ok(PinnedInput { pin, reader, staged: Vec::new(), writer: None });
         };
@@ -128,6 +146,15 @@ impl Engine {
             inputs,
         })
     }
+}
+
+/// A pin of what is there now.
+async fn pin_now(reader: &dyn SnapshotReader, table: &TableId, slice: &Slice) -> Result<Pin> {
+    let version = reader.current().await?;
+    let contents = reader.slice_versions(&version, std::slice::from_ref(slice)).await?;
+    let content = contents.into_iter().next();
+    let content = content.ok_or_else(|| Error::internal("a reader answered no version"))?;
+    Ok(Pin { table: table.clone(), version, slice: slice.clone(), content })
 }
 
 /// What the version of a slice begins with that was read while a part of it was staged.

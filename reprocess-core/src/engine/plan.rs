@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 use crate::domain::fingerprint::Fingerprint;
 use crate::domain::ids::{BackfillId, LogicVersion, RunId};
 use crate::domain::partition::PartitionKey;
-use crate::domain::plan::facts::KnownBackfill;
 use crate::domain::plan::{self, Plan, RollbackRequest, WrittenPartition};
 use crate::domain::profile::Profile;
 use crate::domain::request::Request;
@@ -32,26 +31,25 @@ impl Engine {
     /// Makes a plan that takes back what a backfill wrote. Nothing is written anywhere.
     pub async fn plan_rollback(&self, request: &RollbackRequest) -> Result<Plan> {
         let as_of = self.clock.now();
-        let position = self.ledger.position().await?;
+        let mut facts = self.ledger_facts(&request.id).await?;
         if self.ledger.backfill(&request.of).await?.is_none() {
             return Err(
                 Error::not_found("the ledger has no such backfill").with_context("backfill", &request.of)
             );
         }
         let written = self.written(&request.of).await?;
-        let known = self
-            .ledger
-            .backfill(&request.id)
-            .await?
-            .map(|b| KnownBackfill { generation: b.plan.generation, open: b.state.holds_partitions() });
-        let existing = self.existing().await?;
-        plan::plan_rollback(request, self.host.catalog(), &written, &existing, known, position, as_of)
+        facts.existing = self.existing().await?;
+        facts.outputs = self.outputs(written.iter().map(|w| &w.job)).await?;
+        plan::plan_rollback(request, self.host.catalog(), &written, &facts, as_of)
     }
 
-    /// The partitions that a backfill wrote and that were not taken back.
+    /// The partitions that a backfill wrote and that were not taken back. What was computed downstream of them is computed
+    /// anew rather than brought back, since others may have computed it since.
     async fn written(&self, of: &BackfillId) -> Result<Vec<WrittenPartition>> {
         let mut rows = self.ledger.changes(of).await?;
-        rows.retain(|row| row.record.status == RunStatus::Committed);
+        rows.retain(|row| {
+            row.record.status == RunStatus::Committed && row.record.trigger != Trigger::Propagated
+        });
         let mut by_partition = BTreeMap::<_, Vec<LedgerRow>>::new();
         for row in rows {
             let place = (row.record.table.clone(), row.record.partition.clone());

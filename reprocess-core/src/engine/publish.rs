@@ -21,8 +21,8 @@ use crate::engine::task::expect;
 use crate::error::{Error, ErrorKind, Result};
 use crate::ports::ledger::rules::dependents;
 use crate::ports::ledger::{
-    BackfillRecord, BackfillState, Fence, RunStatus, StateChange, TaskRecord, TaskResult, TaskState,
-    Transition,
+    BackfillRecord, BackfillState, Fence, LedgerRow, RunStatus, StateChange, TaskRecord, TaskResult,
+    TaskState, Transition, Trigger,
 };
 use crate::ports::writer::{Change as Write, CommitEntry, Moved};
 
@@ -110,7 +110,9 @@ impl Engine {
                 self.go(id, &change(BackfillState::AwaitingReview, BackfillState::Publishing, by)).await?;
             }
             BackfillState::Publishing => {}
-            BackfillState::Published => return Ok(Publication::Published),
+            BackfillState::Published | BackfillState::Propagating | BackfillState::Done => {
+                return Ok(Publication::Published);
+            }
             state => return Err(wrong_state(id, state, "published")),
         }
         let staged: BTreeMap<TaskId, TaskRecord> = tasks
@@ -131,6 +133,7 @@ impl Engine {
         self.go(id, &change(BackfillState::Publishing, BackfillState::Published, by)).await?;
         self.release(&record.plan).await;
         self.tell(&record.plan, BackfillState::Published, IN_PRODUCTION).await;
+        self.go_on_downstream(&record.plan, by).await?;
         self.dispatch_own(worker).await;
         Ok(Publication::Published)
     }
@@ -197,7 +200,7 @@ impl Engine {
         fence: Option<&Fence>,
     ) -> Result<Ended> {
         let plan = &record.plan;
-        let origin = origin(record, worker);
+        let origin = origin(record, tasks[0], worker);
         let (mut entries, mut attempts) = (Vec::new(), Vec::new());
         let (mut base, mut since) = (None, None);
         for task in tasks {
@@ -271,7 +274,9 @@ impl Engine {
     ) -> Result<Publication> {
         let plan = &record.plan;
         let id = &plan.request.id;
-        let again = with_dependants(plan, under);
+        let staged = |id: &TaskId| known.iter().any(|task| task.id == *id && task.state == TaskState::Staged);
+        let mut again = with_dependants(plan, under);
+        again.retain(staged);
         let keys: Vec<_> = moved.iter().map(|m| m.partition.to_string()).collect();
         let note = format!("production moved under the shadow: {}", keys.join(", "));
         let tasks: Vec<_> = again.iter().copied().collect();
@@ -313,10 +318,13 @@ impl Engine {
         }
         let mut last = BTreeMap::new();
         let rows = self.ledger.changes(of).await?;
-        for row in rows.into_iter().filter(|row| row.record.status == RunStatus::Committed) {
+        let own = |row: &LedgerRow| {
+            row.record.status == RunStatus::Committed && row.record.trigger != Trigger::Propagated
+        };
+        for row in rows.into_iter().filter(own) {
             last.insert((row.record.table, row.record.partition), row.record.trigger);
         }
-        if last.values().all(|trigger| *trigger == crate::ports::ledger::Trigger::Rollback) {
+        if last.values().all(|trigger| *trigger == Trigger::Rollback) {
             let by = Actor::new(worker.as_str());
             let _ = self
                 .ledger

@@ -69,9 +69,17 @@ impl Attempt<'_> {
     /// Position of the ledger at which the plan's inputs were pinned. What comes back, and what reads inputs that an
     /// earlier run recorded, has seen nothing new.
     pub(super) fn pinned_by_plan(&self) -> u64 {
-        let replays = matches!(self.plan.request.inputs, Inputs::Recorded { .. });
+        let replays = self.replays().is_some();
         let restores = matches!(self.task.action, Action::Restore { .. });
         if replays || restores { 0 } else { self.plan.position }
+    }
+
+    /// The run whose recorded inputs it reads.
+    fn replays(&self) -> Option<&RunId> {
+        match &self.plan.request.inputs {
+            Inputs::Recorded { by } if !self.task.is_downstream() => Some(by),
+            _ => None,
+        }
     }
 
     /// A result of which only the plan's part is known.
@@ -158,10 +166,7 @@ impl Engine {
             parameters: at.task.parameters.clone(),
             fingerprint: fingerprint.clone(),
             inputs: result.map(|r| r.inputs.clone()).unwrap_or_default(),
-            replays: match &at.plan.request.inputs {
-                Inputs::Recorded { by } => Some(by.clone()),
-                Inputs::Current => None,
-            },
+            replays: at.replays().cloned(),
             base: None,
             output: None,
             output_partition: None,
@@ -216,7 +221,7 @@ impl Engine {
     /// which the position of its plan says nothing about.
     fn reads(&self, at: &Attempt<'_>, result: &TaskResult) -> Result<Vec<(TableId, Vec<PartitionKey>)>> {
         let mut reads = BTreeMap::<_, BTreeSet<_>>::new();
-        if matches!(at.plan.request.inputs, Inputs::Recorded { .. }) {
+        if at.replays().is_some() {
             return Ok(Vec::new());
         }
         let catalog = self.host.catalog();
@@ -265,6 +270,9 @@ fn labels(task: &Task, result: Option<&TaskResult>) -> (Option<LogicVersion>, Op
         Action::Compute { fingerprint, .. } => {
             let known = result.map_or_else(|| fingerprint.clone(), |r| r.fingerprint.clone());
             (Some(task.logic.clone()), known)
+        }
+        Action::Propagate { .. } | Action::Trigger => {
+            (Some(task.logic.clone()), result.and_then(|r| r.fingerprint.clone()))
         }
         Action::Restore { logic, fingerprint, .. } => (logic.clone(), fingerprint.clone()),
     }

@@ -10,7 +10,7 @@ use crate::engine::Engine;
 use crate::engine::lease::retried;
 use crate::engine::record::{Attempt, Origin};
 use crate::engine::task::{Noted, TaskEnd};
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::ports::ledger::{RunRecord, RunStatus, Trigger};
 
 /// A run of one partition.
@@ -116,11 +116,27 @@ pub enum RunOutcome {
     Skipped(String),
 }
 
+fn stopped(request: &RunRequest) -> Error {
+    Error::new(ErrorKind::State, "the process was stopped before the run had come to its end")
+        .with_context("job", &request.job)
+        .with_context("partition", &request.unit)
+        .with_context("run", &request.run)
+        .with_retry(true)
+        .with_advice("run it again under the same id; what was committed is recognised")
+}
+
 impl Engine {
     /// Runs one partition at once, under the same leases and guards as a backfill. A failure is recorded and returned;
     /// the scheduler may run it again under the same id.
     pub async fn run(&self, request: &RunRequest, worker: &WorkerId) -> Result<RunOutcome> {
-        let outcome = self.run_once(request, worker).await?;
+        let outcome = tokio::select! {
+            biased;
+            outcome = self.run_once(request, worker) => outcome?,
+            () = self.stop.released() => {
+                self.unlease_all().await;
+                return Err(stopped(request));
+            }
+        };
         self.dispatch_own(worker).await;
         Ok(outcome)
     }
@@ -236,7 +252,8 @@ impl Engine {
             Request::new(request.run.as_str(), selection, request.reason.clone(), request.requester.clone())
                 .with_job(job.name.clone(), logic)
                 .with_mode(Mode::Direct)
-                .with_when_leased(request.when_leased);
+                .with_when_leased(request.when_leased)
+                .without_propagation();
         as_backfill.deliver = request.deliver;
         as_backfill.force = request.force;
         as_backfill.keep_replaced = request.keep_replaced;

@@ -13,7 +13,8 @@ pub struct Settings {
     pub leases: bool,
     /// How long a lease or a claim is valid without being prolonged; it is prolonged at a third of this.
     pub lease_ttl_ms: u64,
-    /// How long to wait before looking again at what others hold.
+    /// How long to wait before looking again at what others hold; a worker looks for other backfills after ten times as
+    /// long, and whenever it is done with one.
     pub poll_ms: u64,
     /// How often a step is tried that fails with an error that a retry can get past; and how often a task of a backfill
     /// is claimed again that ends with such an error, before it counts as failed.
@@ -22,6 +23,12 @@ pub struct Settings {
     pub backoff_min_ms: u64,
     /// Longest wait between two tries.
     pub backoff_max_ms: u64,
+    /// How many tasks this process runs at a time, whatever number of backfills it works on. Rows are streamed, so that a
+    /// process needs the memory of so many transforms.
+    pub tasks: u32,
+    /// How long tasks that run are given to come to their end when the process is asked to stop, before they are left to
+    /// others.
+    pub grace_ms: u64,
     /// Whether a plan and its outputs must be approved by somebody other than the requester.
     pub second_person: bool,
     /// How many earlier rows of a job an estimate is made of.
@@ -45,6 +52,8 @@ impl Default for Settings {
             attempts: 5,
             backoff_min_ms: 100,
             backoff_max_ms: 10_000,
+            tasks: u32::MAX,
+            grace_ms: 30_000,
             second_person: false,
             history_rows: 200,
             sends: 4,
@@ -58,6 +67,15 @@ impl Default for Settings {
 impl Settings {
     pub(crate) fn lease_ttl(&self) -> Duration {
         Duration::from_millis(self.lease_ttl_ms)
+    }
+
+    #[cfg(feature = "cli")]
+    pub(crate) fn grace(&self) -> Duration {
+        Duration::from_millis(self.grace_ms)
+    }
+
+    pub(crate) fn slots(&self) -> usize {
+        usize::try_from(self.tasks.max(1)).unwrap_or(usize::MAX).min(tokio::sync::Semaphore::MAX_PERMITS)
     }
 
     pub(crate) fn poll(&self) -> Duration {

@@ -1,7 +1,6 @@
 //! What a stopped backfill has committed without the ledger knowing.
 
 use crate::domain::plan::{Action, Plan};
-use crate::domain::request::Mode;
 use crate::engine::Engine;
 use crate::engine::execute::origin;
 use crate::engine::lease::retried;
@@ -32,7 +31,7 @@ impl Engine {
                 queued_at: known.queued_at,
                 started_at,
             };
-            let (origin, beside) = (origin(record, worker), self.beside(plan).await?);
+            let (origin, beside) = (origin(record, task, worker), self.beside(plan).await?);
             let at = Attempt {
                 plan,
                 task,
@@ -55,7 +54,9 @@ impl Engine {
 
 /// Whether a worker may have come as far as the commit of a task.
 fn may_have_committed(plan: &Plan, known: &TaskRecord) -> bool {
-    let restores = plan.task(known.id).is_ok_and(|task| matches!(task.action, Action::Restore { .. }));
+    let commits = plan
+        .task(known.id)
+        .is_ok_and(|task| plan.commits_at_once(task) && !matches!(task.action, Action::Trigger));
     let settled = matches!(known.state, TaskState::Committed | TaskState::Skipped);
-    known.attempt > 0 && !settled && (restores || plan.request.mode == Mode::Direct)
+    known.attempt > 0 && !settled && commits
 }

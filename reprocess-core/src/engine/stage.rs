@@ -7,12 +7,10 @@ use std::sync::atomic::Ordering;
 use futures::FutureExt;
 
 use crate::domain::diff::{Diff, DiffSpec};
-use crate::domain::ids::BackfillId;
 use crate::domain::job::{JobSpec, OwnerValue, WriteMode};
-use crate::domain::partition::PartitionKey;
 use crate::domain::plan::Task;
 use crate::domain::profile::Profile;
-use crate::domain::request::{Mode, Request};
+use crate::domain::request::SchemaPolicy;
 use crate::domain::slice::Base;
 use crate::domain::validate::{Expectation, Severity, Verdict, validate};
 use crate::domain::value::Value;
@@ -106,9 +104,12 @@ impl Engine {
             id: StagedId { stamp: self.stamp(at)?, attempt: at.number() },
             scope: at.task.scope.clone(),
             intent: intent(job, at.task)?,
-            visibility: visibility(&at.plan.request),
+            visibility: visibility(at),
             profile: job.profile.clone(),
-            schema: at.plan.request.schema,
+            schema: match at.task.is_downstream() {
+                true => SchemaPolicy::Refuse,
+                false => at.plan.request.schema,
+            },
             base: base.clone(),
         };
         let staged = writer.stage(&request, rows).await?;
@@ -159,9 +160,8 @@ impl Engine {
         before: &[Profile],
         after: &[Profile],
     ) -> Result<Option<Verdict>> {
-        let expectations = expectations(&at.plan.request, job, &at.task.units);
-        let shadow = at.plan.request.mode == Mode::Shadow;
-        if !shadow && expectations.is_empty() {
+        let expectations = expectations(at, job);
+        if at.plan.commits_at_once(at.task) && expectations.is_empty() {
             return Ok(None);
         }
         let diffs: Vec<Diff> = match writer.staged() {
@@ -175,21 +175,25 @@ impl Engine {
 /// A direct merge can have the whole of a large table as its scope, which is not worth reading twice where nothing is
 /// expected of it.
 fn merges_unseen(at: &Attempt<'_>, job: &JobSpec) -> bool {
-    let request = &at.plan.request;
-    let merges = matches!(job.write, WriteMode::Merge(_)) && request.mode == Mode::Direct;
-    merges && expectations(request, job, &at.task.units).is_empty()
+    let merges = matches!(job.write, WriteMode::Merge(_)) && at.plan.commits_at_once(at.task);
+    merges && expectations(at, job).is_empty()
 }
 
-/// The expectations of a request that are about a job, with predictions for the given units only.
-fn expectations(request: &Request, job: &JobSpec, units: &[PartitionKey]) -> Vec<(Expectation, Severity)> {
-    let about = request.expectations.iter().filter(|e| e.job.as_ref().is_none_or(|name| *name == job.name));
-    about.map(|e| (e.expectation.only(units), e.severity)).collect()
+/// The expectations of a request that are about a task, with predictions for its units only. They are about the jobs that
+/// the request names.
+fn expectations(at: &Attempt<'_>, job: &JobSpec) -> Vec<(Expectation, Severity)> {
+    if at.task.is_downstream() {
+        return Vec::new();
+    }
+    let all = at.plan.request.expectations.iter();
+    let about = all.filter(|e| e.job.as_ref().is_none_or(|name| *name == job.name));
+    about.map(|e| (e.expectation.only(&at.task.units), e.severity)).collect()
 }
 
-fn visibility(request: &Request) -> Visibility {
-    match request.mode {
-        Mode::Direct => Visibility::Direct,
-        Mode::Shadow => Visibility::Shadow(BackfillId::new(request.id.as_str())),
+fn visibility(at: &Attempt<'_>) -> Visibility {
+    match at.plan.commits_at_once(at.task) {
+        true => Visibility::Direct,
+        false => Visibility::Shadow(at.plan.request.id.clone()),
     }
 }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::domain::partition::PartitionKey;
 use crate::domain::plan::{Action, TaskId};
-use crate::domain::request::{Inputs, Mode, WhenMoved};
+use crate::domain::request::{Inputs, WhenMoved};
 use crate::domain::scope::Scope;
 use crate::domain::slice::Base;
 use crate::domain::validate::Decision;
@@ -50,10 +50,16 @@ pub(super) struct Noted {
 
 impl Engine {
     pub(super) async fn run_task(&self, at: &Attempt<'_>, mut noted: Noted) -> Result<TaskEnd> {
-        let restores = matches!(at.task.action, Action::Restore { .. });
-        if at.plan.request.mode == Mode::Shadow && !restores {
+        let outside = matches!(at.task.action, Action::Trigger);
+        if outside || !at.plan.commits_at_once(at.task) {
             let held = Held { claim: at.claim, fence: None };
-            return match self.holding(held, self.stage_shadow(at, &noted)).await? {
+            let work = async {
+                match outside {
+                    true => self.have_run(at).await,
+                    false => self.stage_shadow(at, &noted).await,
+                }
+            };
+            return match self.holding(held, work).await? {
                 Kept::Yes(end) => end,
                 Kept::Lost => Ok(TaskEnd::Lost),
             };
@@ -76,14 +82,15 @@ impl Engine {
             match end? {
                 Some(end) => return Ok(end),
                 // Fenced: the lease had passed to another, or the claim had. With the claim it is taken again, the stamp
-                // is asked for first, and what is staged is not computed again.
+                // is asked for first, and what is staged and still fits is not computed again. The same goes for a downstream
+                // task whose partition moved.
                 None if self.prolong(Held { claim: at.claim, fence: None }).await? => {}
                 None => return Ok(TaskEnd::Lost),
             }
         }
     }
 
-    /// `None` where the commit was fenced.
+    /// `None` where it has to be prepared again.
     async fn run_direct(
         &self,
         at: &Attempt<'_>,
@@ -110,16 +117,31 @@ impl Engine {
             let result = self.restore_result(at).await?;
             return Ok(Prepared::Commit(Box::new((result, Change::Restore(kept.clone())))));
         }
+        if let Some(why) = self.cut_off(at).await? {
+            return Ok(Prepared::Ended(TaskEnd::Skipped(why)));
+        }
+        let base = match at.task.is_downstream() {
+            // What it replaces is what is there before it reads anything.
+            true => {
+                let writer = self.host.writer(&at.task.table)?;
+                retried(self, || writer.head(&at.task.scope)).await?
+            }
+            false => at.task.base.clone(),
+        };
         let resolved = self.resolve(at, Pinning::Committed).await?;
         if let Some(why) = self.unchanged(at, &resolved).await? {
             let (units, run, pinned_at) = (&at.task.units, &at.origin.run, resolved.pinned_at);
             retried(self, || self.ledger.found_unchanged(&at.task.table, units, run, pinned_at)).await?;
             return Ok(Prepared::Ended(TaskEnd::Skipped(why)));
         }
-        let result = match self.reusable(at, noted).await? {
+        let fits = |result: &TaskResult| {
+            let same_inputs = result.fingerprint.as_ref() == Some(&resolved.fingerprint);
+            !at.task.is_downstream() || (result.base == base && same_inputs)
+        };
+        let result = match self.reusable(at, noted).await?.filter(fits) {
             Some(result) => result,
             None => {
-                let result = self.stage(at, &resolved, &at.task.base).await?;
+                let result = self.stage(at, &resolved, &base).await?;
                 if !self.note(at, &result).await? {
                     return Ok(Prepared::Ended(TaskEnd::Lost));
                 }
@@ -144,7 +166,12 @@ impl Engine {
     ) -> Result<Option<TaskEnd>> {
         let writer = self.host.writer(&at.task.table)?.as_ref();
         let mut entry = self.entry(at, change, &result)?;
-        let mut base = at.task.base.clone();
+        let mut base = result.base.clone();
+        // A downstream task is computed anew from what is there.
+        let when_moved = match at.task.is_downstream() {
+            true => WhenMoved::Stop,
+            false => at.plan.request.when_moved,
+        };
         loop {
             let ended = self
                 .commit(Committing {
@@ -155,7 +182,7 @@ impl Engine {
                     since: &at.task.base,
                     fence,
                     keep: at.plan.request.keep_replaced,
-                    when_moved: at.plan.request.when_moved,
+                    when_moved,
                 })
                 .await?;
             match ended {
@@ -167,6 +194,7 @@ impl Engine {
                         base = own;
                         expect(std::slice::from_mut(&mut entry), &base);
                     }
+                    None if at.task.is_downstream() => return Ok(None),
                     None => return Err(has_moved(&moved)),
                 },
             }
@@ -286,7 +314,7 @@ impl Engine {
 
     /// Why the task need not run: its fingerprint is that of the current run, and the rows are still that run's.
     async fn unchanged(&self, at: &Attempt<'_>, resolved: &Resolved) -> Result<Option<String>> {
-        if at.plan.request.force {
+        if at.plan.request.force && !at.task.is_downstream() {
             return Ok(None);
         }
         let job = self.host.catalog().job(&at.task.job)?;

@@ -89,6 +89,35 @@ pub struct Event {
     pub logic: Option<LogicVersion>,
 }
 
+/// What a job is to compute that runs outside of this library.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Start {
+    /// The job.
+    pub job: JobName,
+    /// The table it writes.
+    pub table: TableId,
+    /// The partition.
+    pub partition: PartitionKey,
+    /// Where its time begins, included; `None` where it has no time.
+    pub data_interval_start: Option<DateTime<Utc>>,
+    /// Where its time ends, excluded.
+    pub data_interval_end: Option<DateTime<Utc>>,
+    /// The backfill that changed what it reads.
+    pub backfill: BackfillId,
+    /// Its run.
+    pub run: RunId,
+    /// Why the backfill was asked for.
+    pub reason: String,
+}
+
+impl Start {
+    /// As it is sent: under one key, however often it is.
+    pub(crate) fn delivery(&self, channel: &str) -> Result<Delivery> {
+        let Self { run, job, partition, .. } = self;
+        own(format!("{OWN_KEYS}start/{run}/{job}/{partition}"), channel, self)
+    }
+}
+
 impl Notice {
     /// The notice as a delivery, whose key is the same whoever files it.
     pub(crate) fn delivery(&self) -> Result<Delivery> {

@@ -60,6 +60,10 @@ pub fn status(status: &Status, shown: usize) -> String {
         page.field("approved", text);
     }
     page.field("changed", instant(record.changed_at));
+    page.field_of("paused by", record.paused_by.as_ref().map(ToString::to_string));
+    if record.concurrency != request.concurrency {
+        page.field("at a time", format!("{}, and {} as asked for", record.concurrency, request.concurrency));
+    }
     page.field("progress", progress(status));
     page.field_of("ends about", status.ends_at.map(instant));
     page.field_of("next", next(record));
@@ -79,6 +83,7 @@ fn progress(status: &Status) -> String {
 /// What a person can do now.
 fn next(record: &BackfillRecord) -> Option<&'static str> {
     Some(match record.state {
+        state if state.runs_tasks() && record.paused_by.is_some() => "resume it",
         BackfillState::Planned => "approve the plan",
         BackfillState::Approved | BackfillState::Failed => "execute it (backfill --resume)",
         BackfillState::Stale => "stage again what moved (backfill --resume), then review it",

@@ -37,17 +37,13 @@ fn rows_table(rows: &[LedgerRow], shown: usize) -> String {
     if !one_job {
         header.push("job");
     }
-    header.extend([
-        "partition",
-        "logic",
-        "run",
-        "trigger",
-        "status",
-        "rows",
-        "change",
-        "approved by",
-        "finished (UTC)",
-    ]);
+    header.extend(["partition", "logic", "run", "trigger"]);
+    // Of the others nothing else could be said.
+    let some_failed = rows.iter().any(|row| row.record.status == RunStatus::Failed);
+    if some_failed {
+        header.push("status");
+    }
+    header.extend(["rows", "change", "approved by", "finished (UTC)"]);
     let lines = rows.iter().take(shown).map(|row| {
         let record = &row.record;
         let rows = row_pair(record);
@@ -60,7 +56,9 @@ fn rows_table(rows: &[LedgerRow], shown: usize) -> String {
             record.logic.as_ref().map_or_else(|| "-".to_owned(), ToString::to_string),
             record.run.to_string(),
             record.trigger.to_string(),
-            status(record).to_owned(),
+        ]);
+        line.extend(some_failed.then(|| status(record).to_owned()));
+        line.extend([
             if record.after.is_some() { rows.after } else { "-".to_owned() },
             rows.change,
             record.approval.as_ref().map_or_else(|| "-".to_owned(), |a| a.by.to_string()),

@@ -16,7 +16,7 @@ mod text;
 pub use backfill::{backfills, status};
 pub use diff::diff;
 pub use ledger::{explanation, ledger};
-pub use partitions::{deliveries, outdated, stale};
+pub use partitions::{deliveries, drift, findings, outdated, stale};
 pub use plan::plan;
 pub use review::review;
 

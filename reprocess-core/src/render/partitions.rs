@@ -2,6 +2,7 @@
 
 use super::spans;
 use super::text::{Page, count, cut, grouped, minute, table};
+use crate::engine::{Drift, Finding, FindingSeverity};
 use crate::ports::delivery::{DeliveryRecord, DeliveryState};
 use crate::ports::ledger::{Outdated, StalePartition};
 
@@ -33,6 +34,45 @@ pub fn stale(all: &[StalePartition], shown: usize) -> String {
         spans.map(move |span| format!("{of_table}: {}: run {because} changed what {job} read", span.text()))
     });
     page.items(shown, lines);
+    page.finish()
+}
+
+/// Partitions that hold other rows than the ledger recorded, up to `shown` lines.
+pub fn drift(all: &[Drift], shown: usize) -> String {
+    if all.is_empty() {
+        return "Every partition is as the ledger recorded it\n".to_owned();
+    }
+    let mut page = Page::new(format!("Drift: {}", count(all.len(), "partition")));
+    let line = |drift: &Drift| {
+        let recorded =
+            drift.rows_recorded.map_or_else(|| "an unknown number of".to_owned(), |rows| rows.to_string());
+        format!(
+            "{}: {}: run {} left {recorded} rows, and there are {} others",
+            drift.table,
+            spans::key(&drift.partition),
+            drift.run,
+            drift.rows_found
+        )
+    };
+    page.items(shown, all.iter().map(line));
+    page.finish()
+}
+
+/// What a host or its ledger should be told of, the worst first, up to `shown` lines.
+pub fn findings(all: &[Finding], shown: usize) -> String {
+    let mut page = Page::new(match all.len() {
+        0 => "Nothing was found\n".to_owned(),
+        findings => format!("Found: {}", count(findings, "thing")),
+    });
+    for (severity, heading) in
+        [(FindingSeverity::Problem, "Will go wrong"), (FindingSeverity::Warning, "To know of")]
+    {
+        let mut of_severity = all.iter().filter(|finding| finding.severity == severity).peekable();
+        if of_severity.peek().is_some() {
+            page.section(heading);
+            page.items(shown, of_severity.map(|finding| format!("{}: {}", finding.about, finding.text)));
+        }
+    }
     page.finish()
 }
 

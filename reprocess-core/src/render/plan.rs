@@ -146,6 +146,8 @@ fn what(task: &Task) -> String {
     };
     match &task.action {
         Action::Compute { .. } => format!("{} {}{table}", task.job, task.logic),
+        Action::Propagate { .. } => format!("{} {}{table}, downstream", task.job, task.logic),
+        Action::Trigger => format!("{}{table}, downstream, run outside of this library", task.job),
         Action::Restore { undo, logic, .. } => {
             let logic =
                 logic.as_ref().map_or_else(|| "what was there before".to_owned(), ToString::to_string);

@@ -7,7 +7,8 @@ use reprocess_core::domain::ids::{Actor, BackfillId, TableId};
 use reprocess_core::domain::partition::PartitionKey;
 use reprocess_core::domain::plan::{Plan, Task};
 use reprocess_core::ports::ledger::{
-    Approval, BackfillRecord, BackfillState, Overlap, StateChange, Submitted, TaskState, Transition, rules,
+    Adjustment, Approval, BackfillRecord, BackfillState, Overlap, StateChange, Submitted, TaskState,
+    Transition, rules,
 };
 use reprocess_core::{Error, ErrorKind, Result};
 
@@ -136,9 +137,11 @@ async fn insert_tasks(s: &mut Session<'_>, plan: &Plan, now: DateTime<Utc>) -> R
     let before = |task: &Task| task.after.iter().copied().collect::<BTreeSet<_>>();
     let waiting = plan.tasks.iter().map(|task| signed(before(task).len()));
     s.sql(
-        "INSERT INTO reprocess.task (backfill, generation, no, job, logic, state, waiting, attempt, queued_at)
-         SELECT $1, $2, no, job, logic, 'pending', waiting, 0, $3
-         FROM unnest($4::bigint[], $5::text[], $6::text[], $7::bigint[]) AS t (no, job, logic, waiting)",
+        "INSERT INTO reprocess.task
+             (backfill, generation, no, job, logic, state, waiting, after_publication, attempt, queued_at)
+         SELECT $1, $2, no, job, logic, 'pending', waiting, after_publication = 1, 0, $3
+         FROM unnest($4::bigint[], $5::text[], $6::text[], $7::bigint[], $8::bigint[])
+             AS t (no, job, logic, waiting, after_publication)",
     )
     .bind(plan.request.id.as_str())
     .bind(plan.generation)
@@ -147,6 +150,7 @@ async fn insert_tasks(s: &mut Session<'_>, plan: &Plan, now: DateTime<Utc>) -> R
     .bind(plan.tasks.iter().map(|task| task.job.as_str().to_owned()).collect::<Vec<_>>())
     .bind(plan.tasks.iter().map(|task| task.logic.as_str().to_owned()).collect::<Vec<_>>())
     .bind(waiting.collect::<Result<Vec<_>>>()?)
+    .bind(plan.tasks.iter().map(|task| i64::from(plan.waits_for_publication(task))).collect::<Vec<_>>())
     .execute(s.conn(), "file the tasks of a backfill")
     .await?;
     let pairs: Vec<_> =
@@ -250,7 +254,7 @@ async fn change_tasks(
         .execute(s.conn(), "change the tasks of a backfill")
         .await?;
     }
-    if change.to == BackfillState::Running {
+    if change.to.runs_tasks() {
         s.sql(
             "UPDATE reprocess.task SET queued_at = $3
              WHERE backfill = $1 AND generation = $2 AND state = 'pending'",
@@ -264,16 +268,51 @@ async fn change_tasks(
     Ok(())
 }
 
+/// Changes how a backfill is worked on.
+pub(super) async fn adjust(s: &mut Session<'_>, id: &BackfillId, what: Adjustment, by: &Actor) -> Result<()> {
+    let (generation, _) = locked(s, id).await?;
+    let (pauses, paused_by, concurrency) = match what {
+        Adjustment::Pause => (true, Some(by.as_str()), None),
+        Adjustment::Resume => (true, None, None),
+        Adjustment::Concurrency(tasks) => (false, None, Some(i64::from(tasks.get()))),
+    };
+    s.sql(
+        "UPDATE reprocess.backfill
+         SET paused_by = CASE WHEN $3 THEN $4 ELSE paused_by END, concurrency = coalesce($5, concurrency)
+         WHERE id = $1 AND generation = $2",
+    )
+    .bind(id.as_str())
+    .bind(generation)
+    .bind(pauses)
+    .bind(paused_by)
+    .bind(concurrency)
+    .execute(s.conn(), "adjust a backfill")
+    .await?;
+    Ok(())
+}
+
 /// Backfills in their latest generation; no id means every one, no state every state.
 pub(super) async fn records(
     s: &mut Session<'_>,
     id: Option<&BackfillId>,
     states: &[BackfillState],
 ) -> Result<Vec<BackfillRecord>> {
-    type Row = (i64, String, String, String, String, DateTime<Utc>, DateTime<Utc>, Option<String>);
+    type Row = (
+        i64,
+        String,
+        String,
+        String,
+        String,
+        DateTime<Utc>,
+        DateTime<Utc>,
+        Option<String>,
+        i64,
+        Option<String>,
+    );
     let rows: Vec<Row> = s
         .sql(
-            "SELECT generation, plan::text, plan_digest, state, submitted_by, submitted_at, changed_at, note
+            "SELECT generation, plan::text, plan_digest, state, submitted_by, submitted_at, changed_at, note,
+                 concurrency, paused_by
              FROM reprocess.backfill AS b
              WHERE ($1 IS NULL OR id = $1)
                AND generation = (SELECT max(generation) FROM reprocess.backfill WHERE id = b.id)
@@ -285,13 +324,17 @@ pub(super) async fn records(
         .all(s.conn(), "read backfills")
         .await?;
     let mut records = Vec::with_capacity(rows.len());
-    for (generation, plan, plan_digest, state, by, submitted_at, changed_at, note) in rows {
+    for (generation, plan, plan_digest, state, by, submitted_at, changed_at, note, concurrency, paused_by) in
+        rows
+    {
         let plan = Plan::from_json(&plan)?;
         let mut record = BackfillRecord::new(plan, plan_digest, Actor::new(by), submitted_at);
         record.state = from_word(&state)?;
         record.changed_at = changed_at;
         record.approvals = approvals(s, &record.plan.request.id, generation).await?;
         record.note = note;
+        record.concurrency = number(concurrency)?;
+        record.paused_by = paused_by.map(Actor::new);
         records.push(record);
     }
     Ok(records)

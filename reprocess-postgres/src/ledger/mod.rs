@@ -38,7 +38,8 @@ use reprocess_core::ports::delivery::{
     Delivery, DeliveryClaim, DeliveryDecision, DeliveryEnd, DeliveryOrigin,
 };
 use reprocess_core::ports::ledger::{
-    Claim, Fence, Leave, RunLedger, RunRecord, StateChange, Submitted, TaskResult, TaskState, Transition,
+    Adjustment, Claim, Fence, Leave, RunLedger, RunRecord, StateChange, Submitted, TaskResult, TaskState,
+    Transition,
 };
 use reprocess_core::ports::writer::{Commit, CommitEntry, StagedId};
 use sqlx::{PgConnection, Postgres, Transaction};
@@ -179,6 +180,12 @@ impl RunLedger for PostgresLedger {
         let mut tx = self.db.begin().await?;
         let answer = backfill::transition(&mut self.session(&mut tx), id, change, now).await?;
         written(tx, answer).await
+    }
+
+    async fn adjust(&self, id: &BackfillId, what: Adjustment, by: &Actor) -> Result<()> {
+        let mut tx = self.db.begin().await?;
+        backfill::adjust(&mut self.session(&mut tx), id, what, by).await?;
+        written(tx, ()).await
     }
 
     async fn claim(

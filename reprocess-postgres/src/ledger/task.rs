@@ -32,7 +32,7 @@ pub(super) struct Wish<'a> {
 pub(super) async fn claim(s: &mut Session<'_>, id: &BackfillId, wish: &Wish<'_>) -> Result<Vec<Claim>> {
     // Claims of one backfill wait for each other here, so that they count together.
     let (generation, state) = backfill::locked(s, id).await?;
-    if state != BackfillState::Running {
+    if !state.runs_tasks() {
         return Ok(Vec::new());
     }
     let room = room(s, id, generation, wish.deciding).await?.min(i64::from(wish.limit));
@@ -50,6 +50,7 @@ pub(super) async fn claim(s: &mut Session<'_>, id: &BackfillId, wish: &Wish<'_>)
         .bind(wish.worker.as_str())
         .bind(wish.now)
         .bind(ttl_us(wish.ttl))
+        .bind(state == BackfillState::Propagating)
         .all(s.conn(), "claim tasks")
         .await?;
     taken.sort_by_key(|(task, _, _)| *task);
@@ -67,7 +68,7 @@ pub(super) async fn claim(s: &mut Session<'_>, id: &BackfillId, wish: &Wish<'_>)
     taken.into_iter().map(claim).collect()
 }
 
-/// Tasks that are pending, or whose claim ran out, with success before them. Those that a commit on its way has locked
+/// Tasks that are pending, or whose claim ran out, with nothing before them that is in their way. Those that a commit on its way has locked
 /// are passed over.
 pub(super) const TAKE: &str = "
     WITH can AS (SELECT job, logic FROM unnest($4::text[], $5::text[]) AS can (job, logic)),
@@ -75,11 +76,13 @@ pub(super) const TAKE: &str = "
         SELECT t.no FROM reprocess.task AS t
         WHERE t.backfill = $1 AND t.generation = $2 AND t.state = 'claimed' AND t.waiting = 0
             AND t.expires_at <= coalesce($3, clock_timestamp()) AND (t.job, t.logic) IN (SELECT job, logic FROM can)
+            AND ($10 OR NOT t.after_publication)
         ORDER BY t.no LIMIT $6 FOR NO KEY UPDATE SKIP LOCKED),
     pending AS MATERIALIZED (
         SELECT t.no FROM reprocess.task AS t
         WHERE t.backfill = $1 AND t.generation = $2 AND t.state = 'pending' AND t.waiting = 0
             AND (t.job, t.logic) IN (SELECT job, logic FROM can)
+            AND ($10 OR NOT t.after_publication)
         ORDER BY t.no LIMIT $6 FOR NO KEY UPDATE SKIP LOCKED),
     free AS (SELECT no FROM expired UNION ALL SELECT no FROM pending ORDER BY no LIMIT $6)
     UPDATE reprocess.task AS t
@@ -97,10 +100,10 @@ async fn room(
 ) -> Result<i64> {
     let (room,) = s
         .sql(
-            "SELECT b.concurrency - (
+            "SELECT CASE WHEN b.paused_by IS NOT NULL THEN 0 ELSE b.concurrency - (
                  SELECT count(*) FROM reprocess.task AS t
                  WHERE t.backfill = b.id AND t.generation = b.generation
-                   AND t.state = 'claimed' AND t.expires_at > coalesce($3, clock_timestamp()))
+                   AND t.state = 'claimed' AND t.expires_at > coalesce($3, clock_timestamp())) END
              FROM reprocess.backfill AS b WHERE b.id = $1 AND b.generation = $2",
         )
         .bind(id.as_str())

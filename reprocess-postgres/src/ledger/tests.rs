@@ -167,6 +167,7 @@ async fn every_question_searches_an_index() {
         "w".into(),
         from.into(),
         9_i64.into(),
+        true.into(),
     ];
     check(task::TAKE, &["task_ready", "task_claimed"], take).await;
 }

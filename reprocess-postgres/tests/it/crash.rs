@@ -7,3 +7,4 @@ mod shop;
 mod steps;
 mod wire;
 mod worker;
+mod workers;

@@ -7,7 +7,8 @@ use reprocess_core::domain::ids::{Actor, BackfillId, TableId};
 use reprocess_core::domain::partition::PartitionKey;
 use reprocess_core::domain::plan::Plan;
 use reprocess_core::ports::ledger::{
-    Approval, BackfillRecord, BackfillState, Overlap, StateChange, Submitted, TaskState, Transition, rules,
+    Adjustment, Approval, BackfillRecord, BackfillState, Overlap, StateChange, Submitted, TaskState,
+    Transition, rules,
 };
 use reprocess_core::{Error, ErrorKind, Result};
 use sqlx::SqliteConnection;
@@ -125,10 +126,16 @@ async fn insert_touched(conn: &mut SqliteConnection, plan: &Plan, touched: &Keys
 async fn insert_tasks(conn: &mut SqliteConnection, plan: &Plan, now: DateTime<Utc>) -> Result<()> {
     let before =
         |task: &reprocess_core::domain::plan::Task| task.after.iter().copied().collect::<BTreeSet<_>>();
-    let tasks: Vec<_> = plan.tasks.iter().map(|t| (t.id, &t.job, &t.logic, before(t).len())).collect();
+    let row = |task: &reprocess_core::domain::plan::Task| {
+        let waits = i64::from(plan.waits_for_publication(task));
+        (task.id, task.job.clone(), task.logic.clone(), before(task).len(), waits)
+    };
+    let tasks: Vec<_> = plan.tasks.iter().map(row).collect();
     sqlx::query(
-        "INSERT INTO reprocess_task (backfill, generation, no, job, logic, state, waiting, attempt, queued_us)
-         SELECT ?1, ?2, value ->> 0, value ->> 1, value ->> 2, 'pending', value ->> 3, 0, ?3 FROM json_each(?4)",
+        "INSERT INTO reprocess_task
+             (backfill, generation, no, job, logic, state, waiting, after_publication, attempt, queued_us)
+         SELECT ?1, ?2, value ->> 0, value ->> 1, value ->> 2, 'pending', value ->> 3, value ->> 4, 0, ?3
+         FROM json_each(?4)",
     )
     .bind(plan.request.id.as_str())
     .bind(plan.generation)
@@ -238,7 +245,7 @@ async fn change_tasks(
         .await
         .doing("change the tasks of a backfill")?;
     }
-    if change.to == BackfillState::Running {
+    if change.to.runs_tasks() {
         sqlx::query(
             "UPDATE reprocess_task SET queued_us = ?3
              WHERE backfill = ?1 AND generation = ?2 AND state = 'pending'",
@@ -253,15 +260,45 @@ async fn change_tasks(
     Ok(())
 }
 
+/// Changes how a backfill is worked on.
+pub(super) async fn adjust(
+    conn: &mut SqliteConnection,
+    id: &BackfillId,
+    what: Adjustment,
+    by: &Actor,
+) -> Result<()> {
+    let (generation, _) = known(conn, id).await?;
+    let (pauses, paused_by, concurrency) = match what {
+        Adjustment::Pause => (true, Some(by.as_str()), None),
+        Adjustment::Resume => (true, None, None),
+        Adjustment::Concurrency(tasks) => (false, None, Some(tasks.get())),
+    };
+    sqlx::query(
+        "UPDATE reprocess_backfill
+         SET paused_by = CASE WHEN ?3 THEN ?4 ELSE paused_by END, concurrency = coalesce(?5, concurrency)
+         WHERE id = ?1 AND generation = ?2",
+    )
+    .bind(id.as_str())
+    .bind(generation)
+    .bind(pauses)
+    .bind(paused_by)
+    .bind(concurrency)
+    .execute(conn)
+    .await
+    .doing("adjust a backfill")?;
+    Ok(())
+}
+
 /// Backfills in their latest generation; no id means every one, no state every state.
 pub(super) async fn records(
     conn: &mut SqliteConnection,
     id: Option<&BackfillId>,
     states: &[BackfillState],
 ) -> Result<Vec<BackfillRecord>> {
-    type Row = (u32, String, String, String, String, i64, i64, Option<String>);
+    type Row = (u32, String, String, String, String, i64, i64, Option<String>, u32, Option<String>);
     let rows: Vec<Row> = sqlx::query_as(
-        "SELECT generation, plan, plan_digest, state, submitted_by, submitted_us, changed_us, note
+        "SELECT generation, plan, plan_digest, state, submitted_by, submitted_us, changed_us, note, concurrency,
+             paused_by
          FROM reprocess_backfill AS b
          WHERE (?1 IS NULL OR id = ?1)
            AND generation = (SELECT max(generation) FROM reprocess_backfill WHERE id = b.id)
@@ -274,13 +311,15 @@ pub(super) async fn records(
     .await
     .doing("read backfills")?;
     let mut records = Vec::with_capacity(rows.len());
-    for (generation, plan, plan_digest, state, by, submitted, changed, note) in rows {
+    for (generation, plan, plan_digest, state, by, submitted, changed, note, concurrency, paused_by) in rows {
         let mut record =
             BackfillRecord::new(Plan::from_json(&plan)?, plan_digest, Actor::new(by), instant(submitted)?);
         record.state = from_word(&state)?;
         record.changed_at = instant(changed)?;
         record.approvals = approvals(conn, &record.plan.request.id, generation).await?;
         record.note = note;
+        record.concurrency = concurrency;
+        record.paused_by = paused_by.map(Actor::new);
         records.push(record);
     }
     Ok(records)

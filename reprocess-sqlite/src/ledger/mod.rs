@@ -29,7 +29,8 @@ use reprocess_core::ports::delivery::{
     Delivery, DeliveryClaim, DeliveryDecision, DeliveryEnd, DeliveryOrigin,
 };
 use reprocess_core::ports::ledger::{
-    Claim, Fence, Leave, RunLedger, RunRecord, StateChange, Submitted, TaskResult, TaskState, Transition,
+    Adjustment, Claim, Fence, Leave, RunLedger, RunRecord, StateChange, Submitted, TaskResult, TaskState,
+    Transition,
 };
 use reprocess_core::ports::writer::{Commit, CommitEntry, StagedId};
 use sqlx::{Sqlite, Transaction};
@@ -102,6 +103,12 @@ impl RunLedger for SqliteLedger {
         let mut tx = self.db.begin_write().await?;
         let answer = backfill::transition(&mut tx, id, change, now).await?;
         written(tx, answer).await
+    }
+
+    async fn adjust(&self, id: &BackfillId, what: Adjustment, by: &Actor) -> Result<()> {
+        let mut tx = self.db.begin_write().await?;
+        backfill::adjust(&mut tx, id, what, by).await?;
+        written(tx, ()).await
     }
 
     async fn claim(

@@ -33,7 +33,7 @@ pub(super) async fn claim(
     now: DateTime<Utc>,
 ) -> Result<Vec<Claim>> {
     let (generation, state) = backfill::known(conn, id).await?;
-    if state != BackfillState::Running {
+    if !state.runs_tasks() {
         return Ok(Vec::new());
     }
     let free: Vec<u32> = sqlx::query_scalar(FREE)
@@ -42,6 +42,7 @@ pub(super) async fn claim(
         .bind(micros(now))
         .bind(json(wish.can_run)?)
         .bind(room(conn, id, generation, now).await?.min(i64::from(wish.limit)))
+        .bind(state == BackfillState::Propagating)
         .fetch_all(&mut *conn)
         .await
         .doing("look for free tasks")?;
@@ -52,17 +53,18 @@ pub(super) async fn claim(
     Ok(claims)
 }
 
-/// Tasks that are pending, or whose claim ran out, with success before them.
+/// Tasks that are pending, or whose claim ran out, with nothing before them that is in their way.
 pub(super) const FREE: &str = "
     SELECT no FROM (
-        SELECT no, job, logic FROM reprocess_task
+        SELECT no, job, logic, after_publication FROM reprocess_task
         WHERE backfill = ?1 AND generation = ?2 AND state = 'pending' AND waiting = 0
         UNION ALL
-        SELECT no, job, logic FROM reprocess_task INDEXED BY reprocess_task_claimed
+        SELECT no, job, logic, after_publication FROM reprocess_task INDEXED BY reprocess_task_claimed
         WHERE backfill = ?1 AND generation = ?2 AND state = 'claimed' AND expires_us <= ?3 AND waiting = 0
     ) AS free
     WHERE EXISTS (SELECT 1 FROM json_each(?4) AS can
                   WHERE can.value ->> 0 = free.job AND can.value ->> 1 = free.logic)
+        AND (after_publication = 0 OR ?6)
     ORDER BY no LIMIT ?5";
 
 /// How many more tasks may be claimed.
@@ -73,10 +75,10 @@ async fn room(
     now: DateTime<Utc>,
 ) -> Result<i64> {
     sqlx::query_scalar(
-        "SELECT max(0, b.concurrency - (
+        "SELECT CASE WHEN b.paused_by IS NOT NULL THEN 0 ELSE max(0, b.concurrency - (
              SELECT count(*) FROM reprocess_task AS t
              WHERE t.backfill = b.id AND t.generation = b.generation
-               AND t.state = 'claimed' AND t.expires_us > ?3))
+               AND t.state = 'claimed' AND t.expires_us > ?3)) END
          FROM reprocess_backfill AS b WHERE b.id = ?1 AND b.generation = ?2",
     )
     .bind(id.as_str())

@@ -39,7 +39,7 @@ fn plan_args(words: &str) -> PlanArgs {
 
 async fn request_of(words: &str) -> Result<Request> {
     let host = TestHost::new().await;
-    request::request(host.engine.host(), &plan_args(words), &"ada".into())
+    request::request(&host.engine, &plan_args(words), &"ada".into()).await
 }
 
 fn date(text: &str) -> Value {

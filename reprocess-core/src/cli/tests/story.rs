@@ -37,7 +37,8 @@ async fn a_plan_is_shown_and_nothing_is_written() {
     );
     assert!(ran.out.contains("dashboard (board@example.org)"), "{}", ran.out);
     let document = host.run(&format!("plan {REQUEST} --json")).await.ends(Exit::Done).json();
-    assert_eq!(document["plan"]["tasks"].as_array().unwrap().len(), 5);
+    let tasks = document["plan"]["tasks"].as_array().unwrap();
+    assert_eq!((tasks.len(), &tasks[5]["job"]), (6, &json!("weekly_departures")));
     let plan = crate::domain::plan::Plan::from_json(&document["plan"].to_string()).unwrap();
     assert_eq!(document["digest"], plan.digest());
     assert_eq!(host.run("status --json").await.json(), json!({"backfills": []}));
@@ -63,7 +64,7 @@ async fn a_backfill_goes_from_plan_to_review_to_production_and_back() {
         host.run(&format!("approve fix --digest {digest} --by grace --json")).await.ends(Exit::Done);
     assert_eq!(approved.json(), json!({"backfill": "fix", "state": "awaiting_review", "digest": digest}));
     let published = host.run("publish fix --json").await.ends(Exit::Done);
-    assert_eq!(published.json(), json!({"backfill": "fix", "state": "published"}));
+    assert_eq!(published.json(), json!({"backfill": "fix", "state": "done"}));
     host.run("publish fix").await.ends(Exit::Done);
 
     let explained = host.run("explain daily_departures day=2013-03-05 --json").await.ends(Exit::Done).json();
@@ -79,7 +80,7 @@ async fn a_backfill_goes_from_plan_to_review_to_production_and_back() {
         .await
         .ends(Exit::Done)
         .json();
-    assert_eq!((&rolled["backfill"], &rolled["state"]), (&json!("fix.rollback-1"), &json!("published")));
+    assert_eq!((&rolled["backfill"], &rolled["state"]), (&json!("fix.rollback-1"), &json!("done")));
     let explained = host.run("explain daily_departures day=2013-03-05 --json").await.json();
     assert_eq!(
         (&explained["current"]["logic"], &explained["current"]["trigger"]),
@@ -87,12 +88,16 @@ async fn a_backfill_goes_from_plan_to_review_to_production_and_back() {
     );
 
     let ledger = host.run("ledger --backfill fix --json").await.ends(Exit::Done).json();
-    assert_eq!(ledger["rows"].as_array().unwrap().len(), 6);
+    assert_eq!(
+        ledger["rows"].as_array().unwrap().len(),
+        8,
+        "five days and a day that came back, each with the week"
+    );
     let text = host.run("ledger --backfill fix").await.ends(Exit::Done).out;
     assert!(text.contains("rollback") && text.contains("day=2013-03-08"), "{text}");
     let closed = host.run("close fix --json").await.ends(Exit::Done).json();
     assert_eq!(closed["state"], "closed");
-    assert_eq!(closed["stale"][0]["table"], "weekly_departures");
+    assert_eq!(closed["stale"], json!([]));
     host.run("rollback fix --all --reason again --yes").await.ends(Exit::Done);
     let outdated = host.run("outdated --json").await.ends(Exit::Done).json();
     assert_eq!(outdated["outdated"], json!([]), "everything is on v1 again, which the schedule runs");
@@ -118,14 +123,20 @@ async fn a_direct_backfill_is_done_at_once() {
     let host = TestHost::new().await;
     let ran =
         host.run(&format!("backfill {REQUEST} --mode direct --concurrency 2 --yes")).await.ends(Exit::Done);
-    assert!(ran.out.contains("Backfill `fix` is published"), "{}", ran.out);
+    assert!(ran.out.contains("Backfill `fix` is done"), "{}", ran.out);
     let rows = host.run("ledger --run fix.1 --json").await.ends(Exit::Done).json();
-    assert_eq!(rows["rows"].as_array().unwrap().len(), 5);
+    let triggers: Vec<_> =
+        rows["rows"].as_array().unwrap().iter().map(|row| row["trigger"].as_str().unwrap()).collect();
+    assert_eq!(triggers, ["backfill", "backfill", "backfill", "backfill", "backfill", "propagated"]);
     let table = host.run("ledger --table daily_departures --json").await.ends(Exit::Done).json();
     assert_eq!(table["rows"].as_array().unwrap().len(), 7);
     let one = host.run("ledger --table daily_departures --partition 2013-03-04 --json").await.json();
     assert_eq!(one["rows"].as_array().unwrap().len(), 2);
     host.run("ledger --run nobody").await.ends(Exit::Usage);
+    let stale = host.run("stale --json").await.ends(Exit::Done).json();
+    assert_eq!(stale["stale"], json!([]), "the week was computed again");
+    let left = "backfill daily_departures@v2 --from 2013-03-09 --to 2013-03-09 --id more --reason late --mode direct --yes";
+    host.run(&format!("{left} --no-propagate")).await.ends(Exit::Done);
     let stale = host.run("stale").await.ends(Exit::Done);
     assert!(stale.out.contains("week=2013-03-04"), "{}", stale.out);
 }
@@ -181,7 +192,7 @@ async fn a_failing_task_ends_with_one_and_is_tried_again() {
     let again = host.run("backfill --resume fix --json").await.ends(Exit::Failed).json();
     let states: Vec<_> =
         again["tasks"].as_array().unwrap().iter().map(|t| t["state"].as_str().unwrap()).collect();
-    assert_eq!(states, ["committed", "committed", "failed", "committed", "committed"]);
+    assert_eq!(states, ["committed", "committed", "failed", "committed", "committed", "blocked"]);
     host.run("cancel fix --why enough").await.ends(Exit::Done);
 }
 
@@ -264,5 +275,5 @@ async fn one_output_is_taken_out_of_a_review() {
     host.run(&format!("approve fix --digest {new} --by grace")).await.ends(Exit::Done);
     host.run("publish fix").await.ends(Exit::Done);
     let rows = host.run("ledger --backfill fix --json").await.ends(Exit::Done).json();
-    assert_eq!(rows["rows"].as_array().unwrap().len(), 4);
+    assert_eq!(rows["rows"].as_array().unwrap().len(), 5, "four days and their week");
 }

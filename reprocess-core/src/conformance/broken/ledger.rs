@@ -12,6 +12,7 @@ use crate::domain::ids::{Actor, BackfillId, JobName, LogicVersion, RunId, TableI
 use crate::domain::interval::Interval;
 use crate::domain::partition::PartitionKey;
 use crate::domain::plan::{Plan, TaskId};
+use crate::domain::request::Mode;
 use crate::domain::scope::Scope;
 use crate::error::Result;
 use crate::memory::MemoryLedger;
@@ -150,6 +151,9 @@ impl RunLedger for BrokenLedger {
         if self.is(Broken::ClaimsBeyondTheCap) {
             plan.request.concurrency = 99;
         }
+        if self.is(Broken::TakesAShadowForDirect) {
+            plan.request.mode = Mode::Direct;
+        }
         for task in &mut plan.tasks {
             if self.is(Broken::IgnoresOrder) {
                 task.after.clear();
@@ -167,11 +171,21 @@ impl RunLedger for BrokenLedger {
         change: &StateChange,
         now: DateTime<Utc>,
     ) -> Result<Transition> {
+        if change.to == BackfillState::Closed && self.is(Broken::ClosesNothing) {
+            return Ok(Transition::Done);
+        }
         match self.inner.transition(id, change, now).await? {
             Transition::Elsewhere(from) if self.is(Broken::ChangesFromAnyState) => {
                 self.inner.transition(id, &StateChange { from, ..change.clone() }, now).await
             }
             transition => Ok(transition),
+        }
+    }
+
+    async fn adjust(&self, id: &BackfillId, what: Adjustment, by: &Actor) -> Result<()> {
+        match what {
+            Adjustment::Pause if self.is(Broken::PausesNothing) => Ok(()),
+            _ => self.inner.adjust(id, what, by).await,
         }
     }
 

@@ -67,6 +67,9 @@ pub(super) enum Broken {
     AnnouncesAgain,
     IgnoresOverlaps,
     IgnoresOrder,
+    TakesAShadowForDirect,
+    PausesNothing,
+    ClosesNothing,
     ForgetsWhatIsStale,
     ForgetsWhatWasRead,
     TakesEmptyTextForNull,
@@ -365,13 +368,27 @@ const NAMED_BY: &[(Broken, &[(&str, &str)])] = &[
             ("ledger_tasks", "a_failure_blocks_all_that_waits_and_a_retry_opens_it_again"),
             ("ledger_tasks", "restaging_makes_staged_tasks_pending_again"),
             ("ledger_tasks", "discarding_cancels_staged_tasks_and_those_that_wait_for_them"),
+            ("ledger_downstream", "downstream_tasks_run_beside_others_where_each_commits_at_once"),
             ("ledger_rows", "a_committed_task_is_committed_whatever_became_of_it"),
         ],
     ),
     (
         Broken::ForgetsWhatIsStale,
-        &[("ledger_rows", "what_changed_since_makes_downstream_stale_until_it_ran_again")],
+        &[
+            ("ledger_rows", "what_changed_since_makes_downstream_stale_until_it_ran_again"),
+            ("engine_propagation", "what_reads_a_corrected_day_is_computed_once_and_no_other"),
+            ("engine_propagation", "a_shadow_is_carried_on_after_its_publication"),
+        ],
     ),
+    (
+        Broken::TakesAShadowForDirect,
+        &[
+            ("ledger_downstream", "downstream_tasks_of_a_shadow_wait_for_its_publication"),
+            ("ledger_downstream", "what_was_discarded_holds_up_no_downstream_task"),
+        ],
+    ),
+    (Broken::PausesNothing, &[("ledger_downstream", "a_pause_and_another_cap_hold_for_every_worker")]),
+    (Broken::ClosesNothing, &[("ledger_downstream", "closing_gives_up_what_is_left_downstream")]),
     (
         Broken::ForgetsWhatWasRead,
         &[("ledger_rows", "what_was_changed_after_it_was_pinned_makes_what_read_it_stale")],

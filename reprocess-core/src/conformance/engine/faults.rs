@@ -252,6 +252,10 @@ impl RunLedger for FaultyLedger {
         self.inner.transition(id, change, now).await
     }
 
+    async fn adjust(&self, id: &BackfillId, what: Adjustment, by: &Actor) -> Result<()> {
+        self.inner.adjust(id, what, by).await
+    }
+
     async fn claim(
         &self,
         id: &BackfillId,

@@ -3,5 +3,6 @@
 pub(super) mod crash;
 pub(crate) mod faults;
 pub(super) mod outbox;
+pub(super) mod propagation;
 mod shop;
 pub(super) mod stories;

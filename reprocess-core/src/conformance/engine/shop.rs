@@ -51,6 +51,8 @@ pub(super) struct Shop {
     pub(super) computed: Arc<AtomicU32>,
     pub(super) clock: Arc<dyn Clock>,
     pub(super) offers: Capabilities,
+    /// Whether there are totals by day, which read the revenue.
+    carries: bool,
 }
 
 pub(super) fn orders() -> TableSpec {
@@ -59,6 +61,10 @@ pub(super) fn orders() -> TableSpec {
 
 pub(super) fn revenue() -> TableSpec {
     TableSpec::new("revenue", by_day_and_country())
+}
+
+pub(super) fn totals() -> TableSpec {
+    TableSpec::new("totals", by_day())
 }
 
 impl Shop {
@@ -71,10 +77,23 @@ impl Shop {
         place.open(&orders()).await.writer.create(&columns()).await.unwrap();
         let clock = Arc::new(ManualClock::new(instant("2026-10-10T00:00:00Z")));
         let offers = table.writer.capabilities();
-        let shop = Self { place, ledger, leases, computed: Arc::default(), clock, offers };
+        let shop = Self { place, ledger, leases, computed: Arc::default(), clock, offers, carries: false };
         shop.order("orders", &Scope::whole_table(), &ORDERS).await;
         for text in days {
             assert_eq!(shop.schedule(&format!("daily-{text}"), text).await, RunOutcome::Committed);
+        }
+        shop
+    }
+
+    /// With totals, which were run on schedule too.
+    pub(super) async fn carrying(fixture: &dyn Fixture, leases: bool, days: &[&str]) -> Self {
+        let mut shop = Self::open(fixture, leases, days).await;
+        shop.place.open(&totals()).await.writer.create(&columns()).await.unwrap();
+        shop.carries = true;
+        for text in days {
+            let run = RunRequest::scheduled(format!("totals-{text}"), "totals", day(text));
+            let outcome = shop.engine().await.run(&run, &"schedule".into()).await.unwrap();
+            assert_eq!(outcome, RunOutcome::Committed);
         }
         shop
     }
@@ -159,6 +178,13 @@ impl Shop {
                 revenue_of(computed, task, false)
             });
         host.add_job(job).unwrap();
+        if self.carries {
+            let table = self.place.open(&totals()).await;
+            host.add_output(totals(), table.writer).unwrap();
+            host.add_source(totals(), table.reader).unwrap();
+            let spec = JobSpec::new("totals", "bi", "totals").with_input("revenue", "revenue", Window::Same);
+            host.add_job(Job::new(spec).transform_with("v1", (), |(), task| totals_of(task))).unwrap();
+        }
         let settings = Settings {
             leases: self.leases,
             lease_ttl_ms: 3_000,
@@ -262,6 +288,23 @@ async fn revenue_of(computed: Arc<AtomicU32>, task: TaskContext, leave_out: bool
         Arc::new(sums.keys().map(|k| Some(k.1.clone())).collect::<StringArray>()),
         Arc::new(sums.values().map(|v| Some(v.0)).collect::<Int64Array>()),
         Arc::new(sums.values().map(|v| Some(v.1)).collect::<Int64Array>()),
+    ];
+    Ok(RecordBatch::try_new(columns(), arrays)?.into())
+}
+
+/// One row for the day: no country, the number of orders and their sum.
+async fn totals_of(task: TaskContext) -> Result<Rows, HostError> {
+    let batch = task.collect("revenue").await?;
+    let sum = |name: &str| {
+        let column = batch.column_by_name(name).ok_or("a column")?.as_primitive::<Int64Type>();
+        Ok::<i64, HostError>(column.iter().flatten().sum())
+    };
+    let days = batch.column_by_name("day").ok_or("day")?.as_primitive::<Date32Type>();
+    let arrays: Vec<ArrayRef> = vec![
+        Arc::new(days.iter().take(1).collect::<Date32Array>()),
+        Arc::new(StringArray::from(vec![None::<&str>])),
+        Arc::new(Int64Array::from(vec![sum("id")?])),
+        Arc::new(Int64Array::from(vec![sum("amount")?])),
     ];
     Ok(RecordBatch::try_new(columns(), arrays)?.into())
 }

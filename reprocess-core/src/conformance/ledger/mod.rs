@@ -1,5 +1,6 @@
 //! Laws of the run ledger.
 
+pub(super) mod downstream;
 pub(in crate::conformance) mod fixtures;
 pub(super) mod outbox;
 pub(super) mod rows;

@@ -20,8 +20,8 @@ use crate::ports::delivery::{
     Delivery, DeliveryClaim, DeliveryDecision, DeliveryEnd, DeliveryOrigin, DeliveryRecord,
 };
 use crate::ports::ledger::{
-    BackfillRecord, BackfillState, Claim, DeliveryFilter, Fence, Leave, LedgerReader, LedgerRow, Outdated,
-    Progress, QueueTime, RunLedger, RunRecord, StalePartition, StateChange, Submitted, TaskRecord,
+    Adjustment, BackfillRecord, BackfillState, Claim, DeliveryFilter, Fence, Leave, LedgerReader, LedgerRow,
+    Outdated, Progress, QueueTime, RunLedger, RunRecord, StalePartition, StateChange, Submitted, TaskRecord,
     TaskResult, Transition, Trigger,
 };
 use crate::ports::writer::Change::Adopt;
@@ -129,6 +129,10 @@ impl RunLedger for SimLedger {
         now: DateTime<Utc>,
     ) -> Result<Transition> {
         self.around("transition", self.inner.transition(id, change, now)).await
+    }
+
+    async fn adjust(&self, id: &BackfillId, what: Adjustment, by: &Actor) -> Result<()> {
+        self.around("adjust", self.inner.adjust(id, what, by)).await
     }
 
     async fn claim(

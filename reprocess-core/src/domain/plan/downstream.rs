@@ -64,7 +64,8 @@ pub struct Reached {
     pub exposures: Vec<Exposure>,
 }
 
-/// Walks the jobs in dependency order. Only partitions that exist are reached: what was never computed cannot be wrong.
+/// Walks the jobs in dependency order. Only partitions that exist are reached: what was never computed cannot be wrong. Of
+/// jobs that run outside of this library nobody knows what exists, so that all their partitions are reached.
 pub fn reach(catalog: &Catalog, changed: &Changed, existing: &Existing) -> Result<Reached> {
     let mut tables = changed.tables.clone();
     let mut reached = Reached::default();
@@ -119,7 +120,7 @@ fn causes(
         let mut seen: BTreeSet<_> = queue.iter().cloned().collect();
         while let Some(cause) = queue.pop() {
             for unit in lineage::affected(catalog, job, input, &cause, own)? {
-                if !is_computed(&unit, own) {
+                if !job.external && !is_computed(&unit, own) {
                     continue;
                 }
                 if computed.contains(&unit) {

@@ -45,6 +45,8 @@ pub struct Facts {
     pub slices: BTreeMap<TableId, BTreeMap<Slice, PartitionVersion>>,
     /// Version of each partition of the outputs.
     pub bases: BTreeMap<TableId, Base>,
+    /// Version of each table that a job downstream of the request writes.
+    pub outputs: BTreeMap<TableId, TableVersion>,
     /// What each writer offers.
     pub offers: BTreeMap<TableId, Offer>,
     /// The current run of each unit, where there is one.

@@ -7,6 +7,7 @@ use chrono::{DateTime, Duration, Utc};
 use super::downstream::{self, Changed};
 use super::expand::Workload;
 use super::facts::{Existing, Facts};
+use super::propagate;
 use super::refuse;
 use super::{Action, PLAN_FORMAT, Plan, PlannedInput, Refused, SkipReason, Skipped, Task, TaskId};
 use crate::domain::fingerprint::{Definition, Fingerprint, Work};
@@ -77,6 +78,9 @@ fn make(
     let reached = downstream::reach(catalog, &changed, &facts.existing)?;
     let mut warnings = warnings(request, catalog, &parts.tasks, as_of)?;
     let downstream = if request.propagate { reached.partitions } else { Vec::new() };
+    let estimate = super::cost::of(request, facts, &parts.tasks, &downstream);
+    let propagated = propagate::with_downstream(catalog, facts, &downstream, parts.tasks, as_of)?;
+    warnings.extend(propagated.warnings);
     if !request.propagate && !reached.jobs.is_empty() {
         let jobs: Vec<_> = reached.jobs.iter().map(JobName::as_str).collect();
         warnings.push(format!("left as they are, though they read what changes: {}", jobs.join(", ")));
@@ -84,7 +88,6 @@ fn make(
     let mut widened = work.widened;
     widened.sort();
     widened.dedup();
-    let estimate = super::cost::of(request, facts, &parts.tasks, &downstream);
     let owners = downstream::owners(catalog, request.jobs.keys(), &reached.jobs, &reached.exposures)?;
     Ok(Plan {
         format: PLAN_FORMAT,
@@ -93,7 +96,7 @@ fn make(
         generation: facts.backfill.map_or(1, |b| if b.open { b.generation } else { b.generation + 1 }),
         as_of,
         position: facts.position,
-        tasks: parts.tasks,
+        tasks: propagated.tasks,
         skipped: parts.skipped,
         refused: parts.refused,
         downstream,
@@ -188,7 +191,11 @@ struct Reads {
 
 impl Planner<'_> {
     fn job(&mut self, job: &JobSpec, logic: &LogicVersion, groups: &[Vec<PartitionKey>]) -> Result<()> {
-        let live = self.live_window(job)?;
+        // A run of the schedule is about its own partitions.
+        let live = match self.purpose {
+            Purpose::Backfill => live_from(self.catalog, job, self.as_of)?,
+            Purpose::Run => None,
+        };
         let mut before: Option<TaskId> = None;
         let ordered = self.request.order == Order::OldestFirst || job.depends_on_order();
         for group in groups {
@@ -223,21 +230,6 @@ impl Planner<'_> {
             before = Some(self.task(job, logic, units, reads, before.filter(|_| ordered))?);
         }
         Ok(())
-    }
-
-    /// The time from which partitions belong to the schedule.
-    fn live_window(&self, job: &JobSpec) -> Result<Option<DateTime<Utc>>> {
-        let Some((_, calendar)) = self
-            .catalog
-            .unit(job)?
-            .time()
-            .filter(|_| job.live_window > 0 && self.purpose == Purpose::Backfill)
-        else {
-            return Ok(None);
-        };
-        let first =
-            calendar.key_at(self.as_of).and_then(|now| calendar.step(&now, 1 - i64::from(job.live_window)));
-        Ok(first.and_then(|key| calendar.interval(&key)).map(|i| i.start()))
     }
 
     /// The units of a group without those in the live window and those that were rolled back.
@@ -441,6 +433,19 @@ impl Planner<'_> {
         }
         Ok(Base::new(base.table.clone(), partitions))
     }
+}
+
+/// The time from which partitions belong to the schedule.
+pub(super) fn live_from(
+    catalog: &Catalog,
+    job: &JobSpec,
+    as_of: DateTime<Utc>,
+) -> Result<Option<DateTime<Utc>>> {
+    let Some((_, calendar)) = catalog.unit(job)?.time().filter(|_| job.live_window > 0) else {
+        return Ok(None);
+    };
+    let first = calendar.key_at(as_of).and_then(|now| calendar.step(&now, 1 - i64::from(job.live_window)));
+    Ok(first.and_then(|key| calendar.interval(&key)).map(|i| i.start()))
 }
 
 fn parameters(request: &Request, job: &JobSpec) -> BTreeMap<String, serde_json::Value> {

@@ -5,6 +5,7 @@ pub mod downstream;
 mod expand;
 pub mod facts;
 mod make;
+mod propagate;
 mod refuse;
 mod rollback;
 mod select;
@@ -17,6 +18,7 @@ use serde::{Deserialize, Serialize};
 
 pub use expand::{expand, expand_run};
 pub use make::{plan, plan_run};
+pub(crate) use propagate::EXTERNAL;
 pub use rollback::{RollbackRequest, WrittenPartition, plan_rollback, scope_of};
 
 use super::estimate::Estimate;
@@ -25,9 +27,9 @@ use super::ids::{BackfillId, JobName, LogicVersion, RunId, TableId};
 use super::interval::Interval;
 use super::job::Exposure;
 use super::partition::PartitionKey;
-use super::request::Request;
+use super::request::{Mode, Request};
 use super::scope::Scope;
-use super::slice::{Base, Kept, Pin};
+use super::slice::{Base, Kept, Pin, Slice};
 use crate::error::{Error, ErrorKind, Result};
 
 /// Version of the plan's serial form; a plan of a newer one is refused.
@@ -55,7 +57,7 @@ pub struct Plan {
     pub skipped: Vec<Skipped>,
     /// What cannot run. A plan with refusals is not executed.
     pub refused: Vec<Refused>,
-    /// What reads the changed partitions, in dependency order. Running it comes with propagation.
+    /// What reads the changed partitions, in dependency order. Those that can be run have tasks of their own.
     pub downstream: Vec<Downstream>,
     /// What consumes the changed tables.
     pub exposures: Vec<Exposure>,
@@ -121,6 +123,14 @@ pub enum Action {
         /// Known at planning where every input is; otherwise decided at run time.
         fingerprint: Option<Fingerprint>,
     },
+    /// Downstream of other tasks: reads its inputs as they are when it runs, which is once those tasks are in production,
+    /// and only where they came out otherwise than before.
+    Propagate {
+        /// What is read of each table, by the name of the input.
+        inputs: BTreeMap<String, FollowedInput>,
+    },
+    /// Downstream of other tasks, of a job that runs outside of this library: has it run by what the host declares for it.
+    Trigger,
     /// Brings back what a run replaced.
     Restore {
         /// The run whose commit is undone; of several runs of a backfill the first.
@@ -142,6 +152,22 @@ pub struct PlannedInput {
     /// Tasks of the plan whose output is part of the slice.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub produced_by: Vec<TaskId>,
+}
+
+/// An input of a downstream task, which is pinned when the task runs.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FollowedInput {
+    /// The table.
+    pub table: TableId,
+    /// The part of it.
+    pub slice: Slice,
+}
+
+impl Task {
+    /// Whether it is downstream of other tasks of its plan and runs once they are in production.
+    pub fn is_downstream(&self) -> bool {
+        matches!(self.action, Action::Propagate { .. } | Action::Trigger)
+    }
 }
 
 /// A partition of the selection that does not run.
@@ -237,6 +263,21 @@ impl Plan {
         self.tasks.is_empty()
     }
 
+    /// Whether it has downstream tasks.
+    pub fn propagates(&self) -> bool {
+        self.tasks.iter().any(Task::is_downstream)
+    }
+
+    /// Whether a task commits as it ends, rather than waiting for a review.
+    pub fn commits_at_once(&self, task: &Task) -> bool {
+        self.request.mode == Mode::Direct || !matches!(task.action, Action::Compute { .. })
+    }
+
+    /// Whether a task waits for the publication of a shadow.
+    pub fn waits_for_publication(&self, task: &Task) -> bool {
+        self.request.mode == Mode::Shadow && task.is_downstream()
+    }
+
     /// Run id of the plan's tasks: the same for every process that works on it.
     pub fn run(&self) -> RunId {
         RunId::new(format!("{}.{}", self.request.id, self.generation))
@@ -275,5 +316,7 @@ impl Plan {
 mod oracle_tests;
 #[cfg(test)]
 mod parse_tests;
+#[cfg(test)]
+mod propagate_tests;
 #[cfg(test)]
 mod tests;

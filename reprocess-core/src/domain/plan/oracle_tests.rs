@@ -185,6 +185,8 @@ struct Outline {
     skipped: BTreeMap<Place, &'static str>,
     refused: BTreeSet<usize>,
     downstream: BTreeMap<Place, BTreeSet<Place>>,
+    /// Each downstream task, and the tasks that it comes after.
+    followed: BTreeMap<Place, BTreeSet<Place>>,
 }
 
 /// Day by day.
@@ -251,22 +253,49 @@ fn naive(world: &World) -> Outline {
                 continue;
             }
             changed.entry(job).or_default().insert(unit);
+            if let Some(after) = followed(world, job, unit, &causes, &outline) {
+                outline.followed.insert((job, world.key(job, unit)), after);
+            }
             outline.downstream.insert((job, world.key(job, unit)), causes);
         }
     }
     outline
 }
 
+/// The tasks that a downstream unit comes after; `None` where it is left to the schedule, or where none of its causes runs.
+fn followed(
+    world: &World,
+    job: usize,
+    unit: u32,
+    causes: &BTreeSet<Place>,
+    outline: &Outline,
+) -> Option<BTreeSet<Place>> {
+    let now = world.as_of / world.length(job);
+    let live = world.live[job] > 0 && unit + world.live[job] > now;
+    let runs = |place: &&Place| outline.tasks.contains_key(place) || outline.followed.contains_key(place);
+    let after: BTreeSet<Place> = causes.iter().filter(runs).cloned().collect();
+    (!live && !after.is_empty()).then_some(after)
+}
+
 fn outline(plan: &Plan) -> Outline {
     let number = |name: &str| name[1..].parse::<usize>().unwrap();
     let mut outline = Outline::default();
     for task in &plan.tasks {
+        let place = (number(task.job.as_str()), task.units[0].clone());
+        if let Action::Propagate { .. } = &task.action {
+            let after = task.after.iter().map(|id| {
+                let other = plan.task(*id).unwrap();
+                (number(other.job.as_str()), other.units[0].clone())
+            });
+            assert!(outline.followed.insert(place, after.collect()).is_none(), "twice: {task:?}");
+            continue;
+        }
         let Action::Compute { inputs, .. } = &task.action else { panic!("a backfill computes") };
         let from = inputs.values().flat_map(|input| &input.produced_by).map(|id| {
             let other = plan.task(*id).unwrap();
             (number(other.job.as_str()), other.units[0].clone())
         });
-        let twice = outline.tasks.insert((number(task.job.as_str()), task.units[0].clone()), from.collect());
+        let twice = outline.tasks.insert(place, from.collect());
         assert!(twice.is_none() && task.units.len() == 1, "{task:?}");
         assert!(task.after.iter().all(|before| before.0 < task.id.0));
     }
@@ -320,7 +349,7 @@ fn alone(job: usize, key: &PartitionKey, catalog: &Catalog, existing: &Existing)
     let plan = plan(&request, catalog, &facts, "2033-01-01T00:00:00Z".parse().unwrap()).unwrap();
     match &plan.tasks.first()?.action {
         Action::Compute { fingerprint, .. } => fingerprint.clone(),
-        Action::Restore { .. } => None,
+        other => panic!("{other:?} is none of a backfill's own"),
     }
 }
 

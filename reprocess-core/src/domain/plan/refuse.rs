@@ -110,7 +110,7 @@ pub(super) fn unreadable(request: &Request, facts: &Facts, mut parts: Parts, as_
             let until = facts.readable_until.get(&input.pin.table).copied().flatten()?;
             (until <= ends).then(|| (input.pin.table.clone(), until))
         }),
-        Action::Restore { .. } => None,
+        Action::Propagate { .. } | Action::Trigger | Action::Restore { .. } => None,
     };
     let Some((table, until)) = parts.tasks.iter().find_map(too_short) else { return parts };
     let reason = format!(

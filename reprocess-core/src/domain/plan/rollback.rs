@@ -6,8 +6,8 @@ use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 
 use super::downstream::{self, Changed};
-use super::facts::{Existing, KnownBackfill};
-use super::{Action, PLAN_FORMAT, Plan, Refused, Task, TaskId};
+use super::facts::Facts;
+use super::{Action, PLAN_FORMAT, Plan, Refused, Task, TaskId, propagate};
 use crate::domain::estimate::Estimate;
 use crate::domain::fingerprint::Fingerprint;
 use crate::domain::ids::{
@@ -67,7 +67,8 @@ pub struct WrittenPartition {
     pub previous: Option<(Option<LogicVersion>, Option<Fingerprint>)>,
 }
 
-/// Plans a rollback with its downstream partitions.
+/// Plans a rollback with its downstream tasks. Of the facts it needs position, backfill, registered versions, outputs and
+/// what exists.
 ///
 /// A partition that a later run replaced, that moved since, or whose rows were not kept is refused; nothing newer is
 /// ever overwritten. Merges of several intervals into the same rows are taken back one after the other, the newest
@@ -76,9 +77,7 @@ pub fn plan_rollback(
     request: &RollbackRequest,
     catalog: &Catalog,
     written: &[WrittenPartition],
-    existing: &Existing,
-    known: Option<KnownBackfill>,
-    position: u64,
+    facts: &Facts,
     as_of: DateTime<Utc>,
 ) -> Result<Plan> {
     check(request, written)?;
@@ -114,25 +113,27 @@ pub fn plan_rollback(
         }
     }
     let changed = Changed::of(&tasks);
-    let reached = downstream::reach(catalog, &changed, existing)?;
+    let reached = downstream::reach(catalog, &changed, &facts.existing)?;
     let jobs: BTreeMap<_, _> = tasks.iter().map(|t| (t.job.clone(), t.logic.clone())).collect();
     let owners = downstream::owners(catalog, jobs.keys(), &reached.jobs, &reached.exposures)?;
+    let as_backfill = as_backfill(request, jobs, &tasks, &refused);
+    let propagated = propagate::with_downstream(catalog, facts, &reached.partitions, tasks, as_of)?;
     Ok(Plan {
         format: PLAN_FORMAT,
-        request: as_backfill(request, jobs, &tasks, &refused),
+        request: as_backfill,
         rolls_back: Some(request.of.clone()),
-        generation: known.map_or(1, |b| if b.open { b.generation } else { b.generation + 1 }),
+        generation: facts.backfill.map_or(1, |b| if b.open { b.generation } else { b.generation + 1 }),
         as_of,
-        position,
+        position: facts.position,
         estimate: Estimate::default(),
-        tasks,
+        tasks: propagated.tasks,
         skipped: Vec::new(),
         refused,
         downstream: reached.partitions,
         exposures: reached.exposures,
         owners,
         widened: Vec::new(),
-        warnings: Vec::new(),
+        warnings: propagated.warnings,
     })
 }
 

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use super::Widened;
 use super::facts::Existing;
 use crate::domain::interval::Interval;
-use crate::domain::job::{Catalog, JobSpec, Window};
+use crate::domain::job::{Catalog, JobSpec};
 use crate::domain::lineage;
 use crate::domain::partition::{PartitionKey, Partitioning};
 use crate::domain::request::{Request, Selection};
@@ -71,7 +71,7 @@ pub(super) fn units(
         if lineage::widens(catalog, job, input)? {
             selected.widened.push(Widened {
                 job: job.name.clone(),
-                text: format!("reads {} of `{}`: {}", input.name, input.table, window_text(&input.window)),
+                text: format!("reads {} of `{}`: {}", input.name, input.table, input.window),
             });
         }
     }
@@ -167,18 +167,6 @@ fn follow_order(job: &JobSpec, unit: &Partitioning, selected: &mut Selected, exi
     }
     selected.units = all.into_iter().collect();
     selected.units.sort_by_cached_key(|key| unit.interval(key));
-}
-
-fn window_text(window: &Window) -> String {
-    match window {
-        Window::Same => "the same period".to_owned(),
-        Window::Trailing(n) => format!("the last {n} periods"),
-        Window::Between { before, after } => format!("{before} periods before and {after} after"),
-        Window::Covering => "every period that shares time with the task's".to_owned(),
-        Window::AsOf { .. } => "the rows effective at the partition's date".to_owned(),
-        Window::PreviousOutput => "the partition before".to_owned(),
-        Window::All => "the whole table".to_owned(),
-    }
 }
 
 /// Splits units into tasks of at most `size` contiguous ones.

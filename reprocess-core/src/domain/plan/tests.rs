@@ -96,7 +96,8 @@ pub(super) fn facts(request: &Request, catalog: &Catalog, existing: Existing) ->
     }
     for job in catalog.jobs() {
         let versions = [("v1".into(), None), ("v2".into(), None)].into();
-        facts.registered.insert(job.name.clone(), Registered { versions, current: None });
+        facts.registered.insert(job.name.clone(), Registered { versions, current: Some("v1".into()) });
+        facts.outputs.insert(job.output.clone(), TableVersion::new("7"));
     }
     facts
 }
@@ -200,7 +201,7 @@ fn what_is_unchanged_rolled_back_or_live_is_skipped_with_the_reason() {
     let fingerprint =
         |key: &PartitionKey| match &first.tasks.iter().find(|t| t.units[0] == *key).unwrap().action {
             Action::Compute { fingerprint, .. } => fingerprint.clone(),
-            Action::Restore { .. } => None,
+            other => panic!("{other:?} is none of a backfill's own"),
         };
     let run = |output: &str, fingerprint| CurrentRun {
         position: 1,
@@ -347,9 +348,9 @@ fn a_job_that_reads_itself_runs_in_order_and_reaches_what_comes_later() {
         Action::Compute { inputs, fingerprint } => {
             (inputs["yesterday"].produced_by.clone(), fingerprint.is_some())
         }
-        Action::Restore { .. } => panic!("a backfill restores nothing"),
+        other => panic!("{other:?} reads nothing that is pinned"),
     };
-    let found: Vec<_> = plan.tasks.iter().map(produced).collect();
+    let found: Vec<_> = plan.tasks.iter().take(3).map(produced).collect();
     assert_eq!(found, [(vec![], true), (vec![TaskId(0)], false), (vec![TaskId(1)], false)]);
     assert_eq!(plan.tasks[2].after, [TaskId(1)]);
     let later: Vec<_> = plan.downstream.iter().map(|d| d.partition.clone()).collect();

@@ -51,6 +51,10 @@ pub(super) struct Switches {
     pub(super) transient: AtomicU32,
     /// How often `revenue` was computed.
     pub(super) computed: AtomicU32,
+    /// Day on which `revenue` never ends; 0 for none.
+    pub(super) hangs_on: AtomicU32,
+    /// Day on which `balance` fails for good; 0 for none.
+    pub(super) balance_fails_on: AtomicU32,
 }
 
 pub(super) struct Shop {
@@ -63,6 +67,8 @@ pub(super) struct Shop {
     pub(super) switches: Arc<Switches>,
     /// Who is told.
     pub(super) sinks: Vec<Arc<dyn DeliverySink>>,
+    /// What has `report` run, which reads the revenue outside of this library; `None` where there is no such job.
+    pub(super) outside: Option<Arc<dyn DeliverySink>>,
 }
 
 pub(super) fn day(d: u32) -> PartitionKey {
@@ -110,6 +116,7 @@ impl Shop {
             clock: Arc::new(ManualClock::new("2026-10-10T00:00:00Z".parse().unwrap())),
             switches: Arc::default(),
             sinks: Vec::new(),
+            outside: None,
         };
         shop.orders.append_unmanaged(&orders(&ORDERS)).unwrap();
         shop
@@ -125,6 +132,24 @@ impl Shop {
         ledger: Arc<dyn RunLedger>,
         revenue: Arc<dyn PartitionWriter>,
     ) -> Engine {
+        self.engine_writing(ledger, revenue, Arc::new(self.balance.clone()))
+    }
+
+    /// An engine with another ledger and another writer of `balance`.
+    pub(super) fn engine_with_balance(
+        &self,
+        ledger: Arc<dyn RunLedger>,
+        balance: Arc<dyn PartitionWriter>,
+    ) -> Engine {
+        self.engine_writing(ledger, Arc::new(self.revenue.clone()), balance)
+    }
+
+    fn engine_writing(
+        &self,
+        ledger: Arc<dyn RunLedger>,
+        revenue: Arc<dyn PartitionWriter>,
+        balance: Arc<dyn PartitionWriter>,
+    ) -> Engine {
         let by_day = || Partitioning::unpartitioned().with_time("day", Grain::Day, chrono_tz::UTC);
         let mut host = Host::new("build-1");
         for sink in &self.sinks {
@@ -134,11 +159,17 @@ impl Shop {
         let spec = TableSpec::new("revenue", by_day().with_key("country", ValueKind::Text));
         host.add_output(spec.clone(), revenue).unwrap();
         host.add_source(spec, Arc::new(self.revenue.clone())).unwrap();
-        host.add_table(TableSpec::new("balance", by_day()), Arc::new(self.balance.clone())).unwrap();
+        host.add_output(TableSpec::new("balance", by_day()), balance).unwrap();
+        host.add_source(TableSpec::new("balance", by_day()), Arc::new(self.balance.clone())).unwrap();
         let customers = TableSpec::new("customers", Partitioning::unpartitioned());
         host.add_table(customers, Arc::new(self.customers.clone())).unwrap();
         host.add_job(self.revenue_job()).unwrap();
-        host.add_job(balance_job()).unwrap();
+        host.add_job(balance_job(self.switches.clone())).unwrap();
+        if let Some(outside) = &self.outside {
+            host.declare_table(TableSpec::new("report", by_day())).unwrap();
+            let spec = JobSpec::new("report", "bi", "report").with_input("revenue", "revenue", Window::Same);
+            host.add_external(spec, Arc::clone(outside)).unwrap();
+        }
         host.add_job(customers_job(MergeSpec::by(["country"]).newer("id"))).unwrap();
         self.engine_of(host, ledger)
     }
@@ -219,6 +250,7 @@ pub(super) fn fix(first: u32, last: u32) -> Request {
     Request::new("fix", days(first, last), "refunds were counted", "ann")
         .with_job("revenue", "v2")
         .with_mode(Mode::Direct)
+        .without_propagation()
 }
 
 /// Every row of a table as text, sorted.
@@ -266,6 +298,10 @@ async fn revenue(switches: Arc<Switches>, task: TaskContext, leave_out: bool) ->
         d if d > 0 && date(d) == first => return Err("the logic is broken".into()),
         _ => {}
     }
+    let hangs_on = switches.hangs_on.load(Ordering::SeqCst);
+    if hangs_on > 0 && date(hangs_on) == first {
+        std::future::pending::<()>().await;
+    }
     switches.computed.fetch_add(1, Ordering::SeqCst);
     let batch = task.collect("orders").await?;
     let mut sums = BTreeMap::<(i32, String), i64>::new();
@@ -298,7 +334,7 @@ fn summed(sums: &BTreeMap<(i32, String), i64>) -> RecordBatch {
 }
 
 /// Yesterday's balance and today's revenue.
-fn balance_job() -> Job {
+fn balance_job(switches: Arc<Switches>) -> Job {
     let spec = JobSpec::new("balance", "finance", "balance")
         .with_input("revenue", "revenue", Window::Same)
         .with_input("yesterday", "balance", Window::PreviousOutput);
@@ -307,7 +343,11 @@ fn balance_job() -> Job {
             batch.column_by_name("cents").map(|c| c.as_primitive::<Int64Type>().iter().flatten().sum());
         cents.unwrap_or(0)
     };
-    let run = move |_: (), task: TaskContext| async move {
+    let run = move |switches: Arc<Switches>, task: TaskContext| async move {
+        let fails_on = switches.balance_fails_on.load(Ordering::SeqCst);
+        if fails_on > 0 && task.date() == Some(date(fails_on)) {
+            return Err("the logic is broken".into());
+        }
         let cents = sum(&task.collect("yesterday").await?) + sum(&task.collect("revenue").await?);
         let epoch = NaiveDate::from_ymd_opt(1970, 1, 1).ok_or("epoch")?;
         let day = i32::try_from((task.date().ok_or("a day")? - epoch).num_days())?;
@@ -319,7 +359,7 @@ fn balance_job() -> Job {
             RecordBatch::try_from_iter_with_nullable(columns.map(|(name, array)| (name, array, true)))?;
         Ok(batch.into())
     };
-    Job::new(spec).transform_with("v1", (), run)
+    Job::new(spec).transform_with("v1", switches, run)
 }
 
 /// The last order of each country: key `country`.

@@ -82,6 +82,29 @@ async fn owners_are_told_once_what_changed() {
 }
 
 #[tokio::test]
+async fn of_what_is_carried_on_owners_are_told_once_and_of_all_of_it() {
+    let mut shop = Shop::new();
+    let notices = Listener::of(NOTICES);
+    shop.sinks.push(notices.clone());
+    shop.scheduled("revenue", 1, 2).await;
+    shop.scheduled("balance", 1, 2).await;
+    let mut request = fix(1, 2);
+    request.propagate = true;
+    assert_eq!(shop.backfill(&request).await.state, BackfillState::Done);
+    assert_eq!(of_state(&notices.payloads(), "published"), [json!(null); 0]);
+    let done = of_state(&notices.payloads(), "done");
+    let owners: Vec<_> = done.iter().map(|notice| &notice["owner"]).collect();
+    assert_eq!(owners, ["finance", "ops"]);
+    let tables: Vec<_> =
+        done[0]["changes"].as_array().unwrap().iter().map(|change| &change["table"]).collect();
+    assert_eq!(tables, ["balance", "revenue"]);
+    // 15,000 and 22,900 carried over; without the refunds 10,000 and 17,000.
+    let before = json!({ "rows": 2, "totals": { "cents": { "exact": "37900" } } });
+    let after = json!({ "rows": 2, "totals": { "cents": { "exact": "27000" } } });
+    assert_eq!(done[0]["changes"][0]["all"], json!({ "before": before, "after": after }));
+}
+
+#[tokio::test]
 async fn schedulers_are_told_of_every_partition_that_was_published() {
     let mut shop = Shop::new();
     let events = Listener::of(EVENTS);

@@ -10,7 +10,8 @@ use crate::domain::plan::{Plan, TaskId};
 use crate::error::{Error, ErrorKind, Result};
 use crate::ports::delivery::DeliveryRecord;
 use crate::ports::ledger::{
-    BackfillRecord, BackfillState, StateChange, Submitted, TaskRecord, TaskState, Transition, rules,
+    Adjustment, BackfillRecord, BackfillState, StateChange, Submitted, TaskRecord, TaskState, Transition,
+    rules,
 };
 
 impl State {
@@ -62,6 +63,16 @@ impl State {
             });
         }
         Ok(Transition::Done)
+    }
+
+    pub(super) fn adjust(&mut self, id: &BackfillId, what: Adjustment, by: &Actor) -> Result<()> {
+        let record = &mut self.latest_mut(id)?.record;
+        match what {
+            Adjustment::Pause => record.paused_by = Some(by.clone()),
+            Adjustment::Resume => record.paused_by = None,
+            Adjustment::Concurrency(tasks) => record.concurrency = tasks.get(),
+        }
+        Ok(())
     }
 
     pub(super) fn restage(
@@ -146,7 +157,7 @@ impl Opened {
                 record.state = state;
                 record.note = None;
             }
-            if change.to == BackfillState::Running && record.state == TaskState::Pending {
+            if change.to.runs_tasks() && record.state == TaskState::Pending {
                 record.queued_at = now;
             }
         }

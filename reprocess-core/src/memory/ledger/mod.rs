@@ -22,7 +22,7 @@ use crate::domain::scope::Scope;
 use crate::error::{Error, Result};
 use crate::ports::delivery::{Delivery, DeliveryClaim, DeliveryDecision, DeliveryEnd, DeliveryOrigin};
 use crate::ports::ledger::{
-    Claim, Fence, Leave, RunLedger, RunRecord, StateChange, Submitted, TaskResult, Transition,
+    Adjustment, Claim, Fence, Leave, RunLedger, RunRecord, StateChange, Submitted, TaskResult, Transition,
 };
 use crate::ports::writer::{Commit, CommitEntry, StagedId};
 
@@ -67,6 +67,10 @@ impl RunLedger for MemoryLedger {
         now: DateTime<Utc>,
     ) -> Result<Transition> {
         self.lock()?.transition(id, change, now)
+    }
+
+    async fn adjust(&self, id: &BackfillId, what: Adjustment, by: &Actor) -> Result<()> {
+        self.lock()?.adjust(id, what, by)
     }
 
     async fn claim(

@@ -10,7 +10,7 @@ use crate::domain::ids::{BackfillId, JobName, LogicVersion, WorkerId};
 use crate::domain::plan::{Task, TaskId};
 use crate::error::Result;
 use crate::memory::clock::later;
-use crate::ports::ledger::{BackfillState, Claim, Leave, RunRecord, TaskResult, TaskState, rules};
+use crate::ports::ledger::{Claim, Leave, RunRecord, TaskResult, TaskState, rules};
 
 impl State {
     pub(super) fn claim(
@@ -23,9 +23,6 @@ impl State {
         now: DateTime<Utc>,
     ) -> Result<Vec<Claim>> {
         let opened = self.latest_mut(id)?;
-        if opened.record.state != BackfillState::Running {
-            return Ok(Vec::new());
-        }
         let runs = |task: &Task| can_run.iter().any(|(job, logic)| *job == task.job && *logic == task.logic);
         let free = opened.free(now);
         let wanted: Vec<_> = opened.record.plan.tasks.iter().filter(|t| runs(t)).map(|t| t.id).collect();
@@ -134,16 +131,19 @@ impl Opened {
             .filter(|entry| entry.record.state.is_open() && !entry.is_taken(now))
             .map(|entry| entry.record.id)
             .collect();
-        let ready = |task: &&Task| rules::is_ready(task, |id| states.get(&id).copied());
-        let ready = self.record.plan.tasks.iter().filter(ready).map(|task| task.id);
+        let (plan, state) = (&self.record.plan, self.record.state);
+        let ready = |task: &&Task| {
+            rules::may_be_claimed(plan, task, state) && rules::is_ready(task, |id| states.get(&id).copied())
+        };
+        let ready = plan.tasks.iter().filter(ready).map(|task| task.id);
         ready.filter(|id| untaken.contains(id)).collect()
     }
 
     /// How many more tasks may be claimed.
     fn room(&self, now: DateTime<Utc>) -> usize {
         let taken = self.tasks.iter().filter(|entry| entry.is_taken(now)).count();
-        let cap = usize::try_from(self.record.plan.request.concurrency).unwrap_or(usize::MAX);
-        cap.saturating_sub(taken)
+        let cap = usize::try_from(self.record.concurrency).unwrap_or(usize::MAX);
+        if self.record.paused_by.is_some() { 0 } else { cap.saturating_sub(taken) }
     }
 
     /// What the end of a task does to those after it: they have become ready, or are blocked.

@@ -6,6 +6,7 @@ pub mod rules;
 use std::any::Any;
 use std::collections::BTreeMap;
 use std::fmt;
+use std::num::NonZeroU32;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -118,6 +119,18 @@ pub enum Transition {
     Done,
     /// It is in another state than expected; nothing was changed.
     Elsewhere(BackfillState),
+}
+
+/// A change of how a backfill is worked on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Adjustment {
+    /// No more of its tasks are claimed; those that are go on.
+    Pause,
+    /// They are claimed again.
+    Resume,
+    /// So many of its tasks run at a time, over all processes.
+    Concurrency(NonZeroU32),
 }
 
 /// How a worker leaves a task.
@@ -258,7 +271,8 @@ pub trait RunLedger: LedgerReader + Any {
 
     /// Changes the state of a backfill's latest generation, by compare-and-set and along
     /// [`BackfillState::may_become`]. Going to `Running` from `Failed` makes failed and blocked tasks pending again;
-    /// going to a state that does not hold partitions cancels open and staged tasks and withdraws their deliveries.
+    /// going to a state that [gives up](BackfillState::gives_up) cancels open and staged tasks; going to one that does not
+    /// hold partitions withdraws deliveries that are only prepared.
     async fn transition(
         &self,
         id: &BackfillId,
@@ -266,9 +280,13 @@ pub trait RunLedger: LedgerReader + Any {
         now: DateTime<Utc>,
     ) -> Result<Transition>;
 
-    /// Claims up to `limit` tasks of a running backfill whose earlier tasks succeeded and which the worker can run. Over
-    /// all workers no more tasks are claimed at a time than the request's concurrency. A claim that ran out is free
-    /// again. Oldest task first.
+    /// Changes how a backfill's latest generation is worked on, in whatever state it is.
+    async fn adjust(&self, id: &BackfillId, what: Adjustment, by: &Actor) -> Result<()>;
+
+    /// Claims up to `limit` tasks of a backfill that [runs tasks](BackfillState::runs_tasks), which the worker can run and
+    /// whose earlier tasks are [settled](TaskState::is_settled); of a shadow those that wait for its publication only after
+    /// it. Over all workers no more tasks are claimed at a time than its concurrency, and none while it is paused. A claim
+    /// that ran out is free again. Oldest task first.
     async fn claim(
         &self,
         id: &BackfillId,

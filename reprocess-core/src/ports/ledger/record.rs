@@ -307,6 +307,16 @@ impl BackfillState {
         )
     }
 
+    /// Whether workers take tasks of it.
+    pub fn runs_tasks(self) -> bool {
+        matches!(self, Self::Running | Self::Propagating)
+    }
+
+    /// Whether its tasks are given up that are not in production.
+    pub fn gives_up(self) -> bool {
+        matches!(self, Self::Closed | Self::Aborted | Self::Cancelled | Self::RolledBack)
+    }
+
     /// Whether a person may stop the backfill.
     pub fn may_stop(self) -> bool {
         self.holds_partitions() && self != Self::Publishing
@@ -329,8 +339,10 @@ impl BackfillState {
             Published => matches!(self, Running | Publishing),
             Propagating => self == Published,
             Done => self == Propagating,
-            Closed => matches!(self, Published | Done | RolledBack | Aborted | Failed | Cancelled),
-            Failed => matches!(self, Running | Publishing),
+            Closed => {
+                matches!(self, Published | Propagating | Done | RolledBack | Aborted | Failed | Cancelled)
+            }
+            Failed => matches!(self, Running | Publishing | Propagating),
             Aborted | Cancelled => self.may_stop(),
             RolledBack => matches!(self, Published | Propagating | Done),
         }
@@ -367,12 +379,18 @@ pub struct BackfillRecord {
     pub approvals: Vec<Approval>,
     /// Why it was stopped or failed, where it was.
     pub note: Option<String>,
+    /// How many of its tasks run at a time, over all processes: what the request says, or what was set since.
+    pub concurrency: u32,
+    /// Who has paused it, where it is.
+    pub paused_by: Option<Actor>,
 }
 
 impl BackfillRecord {
     /// A backfill as it is filed: planned, with nothing said about it yet.
     pub fn new(plan: Plan, plan_digest: impl Into<String>, by: Actor, at: DateTime<Utc>) -> Self {
         Self {
+            concurrency: plan.request.concurrency,
+            paused_by: None,
             plan,
             plan_digest: plan_digest.into(),
             state: BackfillState::Planned,
@@ -439,9 +457,15 @@ impl TaskState {
         Self::ALL.into_iter().find(|s| s.name() == name)
     }
 
-    /// Whether tasks after it may run.
+    /// Whether it ended well.
     pub fn is_success(self) -> bool {
         matches!(self, Self::Staged | Self::Committed | Self::Skipped)
+    }
+
+    /// Whether tasks after it need not wait for it any more. What a reviewer has discarded is none of them: it stays as it
+    /// was, and so does what they read of it.
+    pub fn is_settled(self) -> bool {
+        self.is_success() || self == Self::Cancelled
     }
 
     /// Whether a worker may still work on it.

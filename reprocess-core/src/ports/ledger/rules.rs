@@ -131,13 +131,22 @@ pub fn task_after_change(task: TaskState, from: BackfillState, to: BackfillState
     if again && matches!(task, TaskState::Failed | TaskState::Blocked) {
         return Some(TaskState::Pending);
     }
-    let given_up = !to.holds_partitions() && (task.is_open() || task == TaskState::Staged);
+    let given_up = to.gives_up() && (task.is_open() || task == TaskState::Staged);
     given_up.then_some(TaskState::Cancelled)
 }
 
-/// Whether all tasks before this one succeeded.
+/// Whether no task before this one is in its way.
 pub fn is_ready(task: &Task, state_of: impl Fn(TaskId) -> Option<TaskState>) -> bool {
-    task.after.iter().all(|before| state_of(*before).is_some_and(TaskState::is_success))
+    task.after.iter().all(|before| state_of(*before).is_some_and(TaskState::is_settled))
+}
+
+/// Whether a task of a backfill in this state may be claimed, as far as the state says.
+pub fn may_be_claimed(plan: &Plan, task: &Task, state: BackfillState) -> bool {
+    match state {
+        BackfillState::Running => !plan.waits_for_publication(task),
+        BackfillState::Propagating => true,
+        _ => false,
+    }
 }
 
 /// Every task that waits for one of the given tasks, directly or through others; those that are pending become blocked

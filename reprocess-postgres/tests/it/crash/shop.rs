@@ -65,6 +65,18 @@ pub(super) fn expected(days: u64) -> Vec<String> {
 
 /// Opens it; one day takes a task so long.
 pub(super) async fn open(address: &str, takes_ms: u64) -> Shop {
+    open_with(address, takes_ms, LEASE_MS, u32::MAX).await
+}
+
+/// How many tasks a process of [`open_patient`] runs at a time.
+pub(super) const SLOTS: u32 = 2;
+
+/// Opens it with leases that a process does not lose, however busy the machine is.
+pub(super) async fn open_patient(address: &str) -> Shop {
+    open_with(address, 0, 5_000, SLOTS).await
+}
+
+async fn open_with(address: &str, takes_ms: u64, lease_ttl_ms: u64, tasks: u32) -> Shop {
     let config = PostgresConfig::new().with_idle_timeout_ms(1_500).with_lock_timeout_ms(10_000);
     let database = config.with_connect_timeout_ms(10_000).connect(address).await.unwrap();
     let ledger = Arc::new(PostgresLedger::open(database.clone()).await.unwrap());
@@ -78,7 +90,8 @@ pub(super) async fn open(address: &str, takes_ms: u64) -> Shop {
     let job = JobSpec::new("revenue", "ops", "revenue").with_input("orders", "orders", Window::Same);
     host.add_job(Job::new(job).transform_with("v1", takes_ms, revenue_of)).unwrap();
     let mut settings = Settings::default();
-    settings.lease_ttl_ms = LEASE_MS;
+    settings.lease_ttl_ms = lease_ttl_ms;
+    settings.tasks = tasks;
     settings.poll_ms = 20;
     settings.backoff_min_ms = 10;
     settings.backoff_max_ms = 500;
@@ -87,14 +100,18 @@ pub(super) async fn open(address: &str, takes_ms: u64) -> Shop {
     Shop { database, ledger, engine }
 }
 
-/// Submits and approves the backfill of all days.
+/// Submits and approves the backfill of all days, three at a time.
 pub(super) async fn start(address: &str, days: u64) {
+    start_with(address, days, 3).await;
+}
+
+pub(super) async fn start_with(address: &str, days: u64, at_a_time: u32) {
     let shop = open(address, 0).await;
     let selection = Selection::Range { first: Value::Date(date(0)), last: Value::Date(date(days - 1)) };
     let request = Request::new("fix", selection, "first load", "ann")
         .with_job("revenue", "v1")
         .with_mode(Mode::Direct)
-        .with_concurrency(3);
+        .with_concurrency(at_a_time);
     let plan = shop.engine.plan(&request).await.unwrap();
     let _ = shop.engine.submit(&plan, &"ann".into()).await.unwrap();
     shop.engine.approve(&plan.request.id, &plan.digest(), &"bob".into(), "").await.unwrap();

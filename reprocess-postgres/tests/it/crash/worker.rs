@@ -16,8 +16,17 @@ pub(super) struct Worker(Child);
 impl Worker {
     /// This very test binary, asked to run only the test below.
     pub(super) fn spawn(address: &str) -> Self {
+        Self::spawn_test(address, "crash::worker::a_process_that_works_until_it_is_stopped")
+    }
+
+    /// One that takes up every backfill that there is.
+    pub(super) fn spawn_for_all(address: &str) -> Self {
+        Self::spawn_test(address, "crash::worker::a_process_that_works_on_whatever_there_is")
+    }
+
+    fn spawn_test(address: &str, test: &str) -> Self {
         let child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "crash::worker::a_process_that_works_until_it_is_stopped", "--nocapture"])
+            .args(["--exact", test, "--nocapture"])
             .env(ADDRESS, address)
             .stdin(Stdio::null())
             .stdout(Stdio::null())
@@ -66,4 +75,12 @@ async fn a_process_that_works_until_it_is_stopped() {
     let shop = shop::open(&address, TAKES_MS).await;
     let worker = format!("pid-{}", std::process::id());
     let _ = shop.engine.execute(&"fix".into(), &worker.as_str().into(), |_| {}).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_process_that_works_on_whatever_there_is() {
+    let Ok(address) = std::env::var(ADDRESS) else { return };
+    let shop = shop::open_patient(&address).await;
+    let worker = format!("pid-{}", std::process::id());
+    shop.engine.work(&worker.as_str().into(), true, |_, _| {}).await.unwrap();
 }

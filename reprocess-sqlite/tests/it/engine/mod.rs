@@ -3,4 +3,5 @@
 mod kill;
 mod merge;
 mod shop;
+mod signals;
 mod together;

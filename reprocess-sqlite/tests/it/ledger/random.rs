@@ -1,6 +1,6 @@
 //! Any sequence of calls has the same answers from a file as from memory.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
 use std::sync::Arc;
 
@@ -9,13 +9,13 @@ use reprocess_core::Result;
 use reprocess_core::domain::ids::{BackfillId, TableId};
 use reprocess_core::domain::interval::Interval;
 use reprocess_core::domain::partition::PartitionKey;
-use reprocess_core::domain::plan::TaskId;
-use reprocess_core::domain::request::SchemaPolicy;
+use reprocess_core::domain::plan::{Action, TaskId};
+use reprocess_core::domain::request::{Mode, SchemaPolicy};
 use reprocess_core::memory::MemoryLedger;
 use reprocess_core::ports::delivery::{DeliveryClaim, DeliveryDecision, DeliveryEnd, DeliveryOrigin};
 use reprocess_core::ports::ledger::{
-    BackfillState, Claim, DeliveryFilter, Fence, Leave, LedgerReader, RunLedger, RunRecord, RunStatus,
-    StateChange, TaskFinish, TaskResult, Trigger,
+    Adjustment, BackfillState, Claim, DeliveryFilter, Fence, Leave, LedgerReader, RunLedger, RunRecord,
+    RunStatus, StateChange, TaskFinish, TaskResult, Trigger,
 };
 use reprocess_core::ports::writer::{Commit, CommitEntry, Intent, Staged, StagedId, Visibility};
 use reprocess_sqlite::SqliteLedger;
@@ -116,7 +116,7 @@ impl Both {
     }
 
     async fn step(&mut self) -> String {
-        let what = self.below(28);
+        let what = self.below(29);
         match what {
             0 => self.submit().await,
             1 | 2 => self.transition().await,
@@ -132,6 +132,7 @@ impl Both {
             24 | 25 if !self.taken.is_empty() => self.end().await,
             26 => self.decide().await,
             27 => self.announce().await,
+            28 => self.adjust().await,
             19 => self.record_failed().await,
             20 => self.found_unchanged().await,
             13 if !self.told.is_empty() => self.tell_again().await,
@@ -150,6 +151,13 @@ impl Both {
         };
         let chains: [&[&[u32]]; 3] = [&[], &[&[], &[0], &[1], &[0, 2]], &[&[], &[], &[0, 1], &[2, 2], &[0]]];
         let mut plan = plan(id, &picked, self.pick(&chains));
+        // Some of the later ones are downstream, in a shadow or not.
+        for task in plan.tasks.iter_mut().skip(2) {
+            if self.below(2) == 0 {
+                task.action = Action::Propagate { inputs: BTreeMap::new() };
+            }
+        }
+        plan.request.mode = self.pick(&[Mode::Direct, Mode::Shadow]);
         let latest = self.memory.backfill(&id.into()).await.unwrap().map_or(0, |b| b.plan.generation);
         plan.generation = self.pick(&[1, latest + 1, latest + 1, latest + 2]);
         let now = at(self.now);
@@ -164,7 +172,9 @@ impl Both {
         // Mostly to where tasks run; sometimes to where it may not go, which is refused.
         let onward = match from {
             BackfillState::Planned => BackfillState::Approved,
-            BackfillState::Running => BackfillState::Failed,
+            BackfillState::Running => self.pick(&[BackfillState::Failed, BackfillState::Published]),
+            BackfillState::Published => BackfillState::Propagating,
+            BackfillState::Propagating => self.pick(&[BackfillState::Failed, BackfillState::Done]),
             _ => BackfillState::Running,
         };
         let to = match self.below(8) {
@@ -177,6 +187,18 @@ impl Both {
         change.note = self.pick(&[None, Some("why".to_owned())]);
         let now = at(self.now);
         let _ = call!(self.transition(&id, &change, now));
+    }
+
+    async fn adjust(&mut self) {
+        let id: BackfillId = self.pick(&BACKFILLS).into();
+        let tasks = self.pick(&[1, 2, 3]).try_into().unwrap();
+        let what = self.pick(&[
+            Adjustment::Pause,
+            Adjustment::Resume,
+            Adjustment::Resume,
+            Adjustment::Concurrency(tasks),
+        ]);
+        call!(self.adjust(&id, what, &me()));
     }
 
     async fn claim(&mut self) {
