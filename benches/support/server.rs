@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
-use sqlx::{AssertSqlSafe, PgPool};
+use sqlx::{AssertSqlSafe, ConnectOptions, Connection, Executor, PgConnection, PgPool};
 
 use super::cached;
 
@@ -34,6 +34,17 @@ impl Server {
 
     pub(crate) fn address(&self) -> &str {
         &self.address
+    }
+
+    /// The address of a new database.
+    pub(crate) async fn database(&self, name: &str) -> String {
+        let mut connection = PgConnection::connect(&self.address).await.unwrap();
+        let create = format!("DROP DATABASE IF EXISTS {name}; CREATE DATABASE {name}");
+        for statement in create.split("; ") {
+            connection.execute(AssertSqlSafe(statement.to_owned())).await.unwrap();
+        }
+        let options: PgConnectOptions = self.address.parse().unwrap();
+        options.database(name).to_url_lossy().to_string()
     }
 
     pub(crate) async fn pool(&self) -> PgPool {

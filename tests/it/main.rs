@@ -9,6 +9,7 @@
 mod backends;
 mod bad_input;
 mod carried;
+mod coarse;
 mod countries;
 mod cumulative;
 mod custom_backend;

@@ -12,6 +12,7 @@ use crate::domain::ids::{BackfillId, JobName, LogicVersion, RunId, TableId};
 use crate::domain::partition::{PartitionKey, Partitioning};
 use crate::domain::plan::TaskId;
 use crate::domain::request::Mode;
+use crate::engine::{Review, StagedOutput};
 use crate::error::{Error, Result};
 use crate::ports::ledger::{BackfillRecord, BackfillState, LedgerRow, Outdated, StalePartition};
 use crate::render;
@@ -98,10 +99,52 @@ pub(super) async fn watch(s: &mut Invocation<'_>, id: &BackfillId) -> Result<Exi
     }
 }
 
-/// The outputs of a shadow.
-pub(super) async fn review(s: &mut Invocation<'_>, id: &BackfillId) -> Result<Exit> {
+/// A review, and how the rows of some outputs differ.
+#[derive(Serialize)]
+struct Reviewed<'a> {
+    #[serde(flatten)]
+    review: &'a Review,
+    rows: Vec<Rows>,
+}
+
+#[derive(Serialize)]
+struct Rows {
+    task: TaskId,
+    diffs: Vec<Diff>,
+    /// Why they could not be compared; the review itself is whole without.
+    error: Option<String>,
+}
+
+/// The outputs of a shadow, and rows of those that a reviewer looks at first.
+pub(super) async fn review(
+    s: &mut Invocation<'_>,
+    id: &BackfillId,
+    tasks: usize,
+    samples: usize,
+) -> Result<Exit> {
     let review = s.engine.review(id).await?;
-    s.show(&review, |lines| render::review(&review, lines))?;
+    let mut outputs: Vec<_> = review.outputs.iter().collect();
+    let worst = |output: &&StagedOutput| output.result.verdict.as_ref().map(|verdict| verdict.decision);
+    outputs.sort_by_key(|output| std::cmp::Reverse(worst(output)));
+    let mut rows = Vec::new();
+    for task in outputs.into_iter().take(tasks).map(|output| output.task) {
+        rows.push(match s.engine.diff(id, task, samples).await {
+            Ok(diffs) => Rows { task, diffs, error: None },
+            Err(error) => Rows { task, diffs: Vec::new(), error: Some(error.to_string()) },
+        });
+    }
+    let document = Reviewed { review: &review, rows };
+    s.show(&document, |lines| {
+        let mut text = render::review(&review, lines);
+        for Rows { task, diffs, error } in &document.rows {
+            let rows = match error {
+                Some(error) => format!("  cannot be compared: {error}\n"),
+                None => render::diff(diffs, usize::MAX),
+            };
+            text.push_str(&format!("\nRows of task {task}\n{rows}"));
+        }
+        text
+    })?;
     Ok(Exit::Done)
 }
 

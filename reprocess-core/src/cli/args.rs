@@ -5,7 +5,8 @@ use std::num::NonZeroU32;
 use clap::{Args, Parser, Subcommand};
 
 use super::choices::{
-    DecisionChoice, DeliveryChoice, LeasedChoice, ModeChoice, MovedChoice, OrderChoice, SchemaChoice,
+    DecisionChoice, DeliveryChoice, GrainChoice, LeasedChoice, ModeChoice, MovedChoice, OrderChoice,
+    SchemaChoice,
 };
 use super::exit;
 
@@ -35,12 +36,24 @@ pub struct Cli {
 #[derive(Clone, Debug, Subcommand)]
 pub(super) enum Command {
     /// Shows what a backfill would do; writes nothing
+    #[command(
+        after_help = "Example: plan daily_departures@v2 --from 2013-03-04 --to 2013-03-24 --id cancelled --reason \"cancelled flights were counted\""
+    )]
     Plan(PlanArgs),
     /// Plans, and files the plan so that somebody approves it
+    #[command(
+        after_help = "Example: submit daily_departures@v2 --from 2013-03-04 --to 2013-03-24 --id cancelled --reason \"cancelled flights were counted\""
+    )]
     Submit(PlanArgs),
     /// Plans, asks for approval, runs; in shadow mode ends with a review
+    #[command(
+        after_help = "Example: backfill daily_departures@v2 --from 2013-03-04 --to 2013-03-24 --id cancelled --reason \"cancelled flights were counted\" --concurrency 4"
+    )]
     Backfill(BackfillArgs),
     /// Shows what a backfill would cost, going by earlier runs
+    #[command(
+        after_help = "Example: estimate daily_departures@v2 --from 2013-03-04 --to 2013-03-24 --id cancelled --reason \"cancelled flights were counted\""
+    )]
     Estimate(PlanArgs),
     /// Runs what an external scheduler asks for: one interval or partition of a job
     Run(RunArgs),
@@ -49,16 +62,19 @@ pub(super) enum Command {
     /// Works on every approved backfill, and sends deliveries that are due; any number of processes may
     Work(WorkArgs),
     /// Lets no more tasks of a backfill be begun; those that run come to their end
+    #[command(after_help = "Example: pause cancelled")]
     Pause {
         /// The backfill
         id: String,
     },
     /// Lets tasks of a paused backfill be begun again
+    #[command(after_help = "Example: resume cancelled")]
     Resume {
         /// The backfill
         id: String,
     },
     /// Sets how many tasks of a backfill run at a time, over all processes
+    #[command(after_help = "Example: concurrency cancelled 8")]
     Concurrency {
         /// The backfill
         id: String,
@@ -66,6 +82,7 @@ pub(super) enum Command {
         tasks: NonZeroU32,
     },
     /// Shows one backfill with its tasks, or all backfills
+    #[command(after_help = "Example: status cancelled --watch")]
     Status {
         /// The backfill
         id: Option<String>,
@@ -73,12 +90,20 @@ pub(super) enum Command {
         #[arg(long, requires = "id")]
         watch: bool,
     },
-    /// Shows the outputs of a shadow before and after
+    /// Shows the outputs of a shadow before and after, and the rows of some of them that differ
+    #[command(after_help = "Example: review cancelled --tasks 10 --samples 3")]
     Review {
         /// The backfill
         id: String,
+        /// Of how many outputs rows are compared, those with findings first
+        #[arg(long, default_value_t = 3, value_name = "N")]
+        tasks: usize,
+        /// How many rows of each kind to show
+        #[arg(long, default_value_t = 5, value_name = "N")]
+        samples: usize,
     },
     /// Shows the rows that one task of a shadow changes
+    #[command(after_help = "Example: diff cancelled 3 --samples 50")]
     Diff {
         /// The backfill
         id: String,
@@ -89,6 +114,7 @@ pub(super) enum Command {
         samples: usize,
     },
     /// Approves a plan, or the reviewed outputs of a shadow
+    #[command(after_help = "Example: approve cancelled --digest 4f1c… --comment \"as planned\"")]
     Approve {
         /// The backfill
         id: String,
@@ -100,10 +126,13 @@ pub(super) enum Command {
         comment: String,
     },
     /// A reviewer's no: discards what is staged
+    #[command(after_help = "Example: abort cancelled --why \"the carrier disputes it\"")]
     Abort(StopArgs),
     /// Stops a backfill: discards what is staged, keeps what is committed
+    #[command(after_help = "Example: cancel cancelled --why \"no longer needed\"")]
     Cancel(StopArgs),
     /// Discards what some tasks of a shadow, and those that wait for them, have staged; the others stay in review
+    #[command(after_help = "Example: discard cancelled 3 4 --why \"the carrier disputes these days\"")]
     Discard {
         /// The backfill
         id: String,
@@ -115,13 +144,18 @@ pub(super) enum Command {
         why: String,
     },
     /// Commits the approved outputs of a shadow
+    #[command(after_help = "Example: publish cancelled")]
     Publish {
         /// The backfill
         id: String,
     },
     /// Brings back what a backfill replaced, as a run of its own
+    #[command(
+        after_help = "Example: rollback cancelled --partition day=2013-03-08 --reason \"the carrier disputes it\""
+    )]
     Rollback(RollbackArgs),
     /// Ends a backfill for good, and shows what is stale downstream
+    #[command(after_help = "Example: close cancelled --forget")]
     Close {
         /// The backfill
         id: String,
@@ -130,6 +164,7 @@ pub(super) enum Command {
         forget: bool,
     },
     /// Shows what produced a partition, and its history
+    #[command(after_help = "Example: explain daily_departures day=2013-03-08")]
     Explain {
         /// The table
         table: String,
@@ -138,17 +173,41 @@ pub(super) enum Command {
         key: String,
     },
     /// Shows rows of the ledger: the latest of each job, or those of a backfill, a run, a table or a partition
+    #[command(after_help = "Example: ledger --backfill cancelled")]
     Ledger(LedgerArgs),
     /// Shows partitions on another logic version than the schedule runs
+    #[command(after_help = "Example: outdated --json")]
     Outdated,
     /// Shows partitions that were computed from what has changed since
+    #[command(after_help = "Example: stale --json")]
     Stale,
+    /// Shows partitions that were computed from rows of a source that have changed since, or of which there are more now
+    #[command(after_help = "Example: corrections daily_departures")]
+    Corrections {
+        /// Only of these jobs
+        jobs: Vec<String>,
+    },
+    /// Shows whether the totals agree that jobs declare, layer by layer; fails where some do not
+    #[command(after_help = "Example: reconcile weekly_departures")]
+    Reconcile {
+        /// Only of these jobs
+        jobs: Vec<String>,
+    },
+    /// Shows partitions that were or will be ready too late, which backfills were open meanwhile, and how long tasks waited
+    #[command(visible_alias = "sla", after_help = "Example: readiness --since 2013-03-04")]
+    Readiness {
+        /// Of intervals that ended from then on: an instant, or a date for midnight in UTC; else of the last seven days
+        #[arg(long, value_name = "TIME")]
+        since: Option<String>,
+    },
     /// Shows partitions that hold other rows than the ledger recorded, since somebody else has written
+    #[command(after_help = "Example: drift daily_departures")]
     Drift {
         /// Only of these tables
         tables: Vec<String>,
     },
     /// Shows what jobs read and write, and who is upstream and downstream of them
+    #[command(after_help = "Example: lineage daily_departures")]
     Lineage {
         /// Only this job
         job: Option<String>,
@@ -156,6 +215,7 @@ pub(super) enum Command {
     /// Runs a transform twice and compares, and compares with what the ledger has for the same work; commits nothing
     Check(CheckArgs),
     /// Looks for what will go wrong: missing code, inputs that expired, deliveries that nobody sends
+    #[command(after_help = "Example: doctor")]
     Doctor,
     /// Shows, releases and sends deliveries
     #[command(subcommand)]
@@ -165,6 +225,7 @@ pub(super) enum Command {
 #[derive(Clone, Debug, Subcommand)]
 pub(super) enum DeliveriesCommand {
     /// Shows deliveries
+    #[command(after_help = "Example: deliveries list --backfill cancelled --state suppressed")]
     List {
         /// Only those of this backfill
         #[arg(long, value_name = "ID")]
@@ -174,6 +235,7 @@ pub(super) enum DeliveriesCommand {
         state: Option<DeliveryChoice>,
     },
     /// Releases deliveries that were held back: those of a backfill, or those of some business events
+    #[command(after_help = "Example: deliveries release cancelled --key report/2013-03-08")]
     Release {
         /// The backfill
         #[arg(required_unless_present = "key")]
@@ -183,8 +245,10 @@ pub(super) enum DeliveriesCommand {
         key: Vec<String>,
     },
     /// Sends what is released, until nothing is due
+    #[command(after_help = "Example: deliveries send")]
     Send,
     /// Decides about deliveries that are unknown or dead
+    #[command(after_help = "Example: deliveries decide report/2013-03-08 --as again")]
     Decide {
         /// Keys of their business events
         #[arg(required = true, value_name = "KEY")]
@@ -229,6 +293,9 @@ pub(super) struct PlanArgs {
     /// The partitions that the command outdated names, with the logic that the schedule runs where none is named
     #[arg(long, conflicts_with_all = ["from", "partition", "whole_table"])]
     pub(super) outdated: bool,
+    /// The partitions that the command corrections names, with the logic that the schedule runs where none is named
+    #[arg(long, conflicts_with_all = ["from", "partition", "whole_table"])]
+    pub(super) corrected: bool,
     /// Whether the output waits for a review
     #[arg(long, value_enum, default_value_t = ModeChoice::Shadow)]
     pub(super) mode: ModeChoice,
@@ -253,6 +320,9 @@ pub(super) struct PlanArgs {
     /// How many partitions one commit takes, where the job allows it
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     pub(super) partitions_per_commit: u32,
+    /// Commits the partitions of one such period at once, as far as the job allows so many
+    #[arg(long, value_enum, conflicts_with = "partitions_per_commit")]
+    pub(super) commit_by: Option<GrainChoice>,
     /// Does not keep the replaced rows; the backfill cannot be rolled back
     #[arg(long)]
     pub(super) no_keep: bool,
@@ -281,7 +351,7 @@ pub(super) struct BackfillArgs {
     #[arg(long)]
     pub(super) yes: bool,
     /// Goes on with a backfill that is in the ledger
-    #[arg(long, value_name = "ID", conflicts_with_all = ["jobs", "id", "from", "partition", "whole_table", "stale", "outdated"])]
+    #[arg(long, value_name = "ID", conflicts_with_all = ["jobs", "id", "from", "partition", "whole_table", "stale", "outdated", "corrected"])]
     pub(super) resume: Option<String>,
 }
 
@@ -344,6 +414,10 @@ pub(super) struct WorkArgs {
     /// Ends when there is nothing left to do, instead of waiting for more
     #[arg(long)]
     pub(super) until_idle: bool,
+    /// Serves what is measured to Prometheus
+    #[cfg(feature = "prometheus")]
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    pub(super) metrics: Option<std::net::SocketAddr>,
 }
 
 #[derive(Clone, Debug, Args)]

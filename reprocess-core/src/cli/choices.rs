@@ -2,6 +2,7 @@
 
 use clap::ValueEnum;
 
+use crate::domain::interval::Grain;
 use crate::domain::request::{Mode, Order, SchemaPolicy, WhenLeased, WhenMoved};
 use crate::ports::delivery::{DeliveryDecision, DeliveryState};
 
@@ -38,6 +39,21 @@ choices! {
         Any,
         /// Oldest partition first, one after the other
         OldestFirst,
+    }
+    /// A period.
+    GrainChoice for Grain {
+        /// An hour of UTC
+        Hour,
+        /// A local day
+        Day,
+        /// A local week, from Monday
+        Week,
+        /// A local month
+        Month,
+        /// A local quarter
+        Quarter,
+        /// A local year
+        Year,
     }
     /// What to do where the logic produces other columns.
     SchemaChoice for SchemaPolicy {

@@ -1,5 +1,6 @@
 //! Commands that look for what is not as it should be, and at how jobs hang together.
 
+use chrono::TimeDelta;
 use serde::Serialize;
 
 use super::args::{CheckArgs, PlanArgs};
@@ -10,13 +11,29 @@ use crate::domain::estimate::Estimate;
 use crate::domain::ids::{JobName, TableId};
 use crate::domain::job::{JobSpec, Window};
 use crate::domain::lineage;
-use crate::engine::{Determinism, Drift, Finding, FindingSeverity};
+use crate::engine::{Correction, Determinism, Drift, Finding, FindingSeverity, Readiness, Reconciliation};
 use crate::error::{Error, Result};
 use crate::render;
 
 #[derive(Serialize)]
 struct Drifted<'a> {
     drift: &'a [Drift],
+}
+
+#[derive(Serialize)]
+struct Corrected<'a> {
+    corrections: &'a [Correction],
+}
+
+#[derive(Serialize)]
+struct Reconcile<'a> {
+    agrees: bool,
+    reconciliations: &'a [Reconciliation],
+}
+
+#[derive(Serialize)]
+struct Ready<'a> {
+    readiness: &'a Readiness,
 }
 
 #[derive(Serialize)]
@@ -66,6 +83,35 @@ pub(super) async fn drift(s: &mut Invocation<'_>, tables: Vec<String>) -> Result
     let tables: Vec<_> = tables.into_iter().map(TableId::new).collect();
     let drift = s.engine.drift(&tables).await?;
     s.show(&Drifted { drift: &drift }, |lines| render::drift(&drift, lines))?;
+    Ok(Exit::Done)
+}
+
+/// Partitions computed from what a source has corrected.
+pub(super) async fn corrections(s: &mut Invocation<'_>, jobs: Vec<String>) -> Result<Exit> {
+    let jobs: Vec<_> = jobs.into_iter().map(JobName::new).collect();
+    let corrections = s.engine.corrections(&jobs).await?;
+    s.show(&Corrected { corrections: &corrections }, |lines| render::corrections(&corrections, lines))?;
+    Ok(Exit::Done)
+}
+
+/// Whether declared totals agree.
+pub(super) async fn reconcile(s: &mut Invocation<'_>, jobs: Vec<String>) -> Result<Exit> {
+    let jobs: Vec<_> = jobs.into_iter().map(JobName::new).collect();
+    let all = s.engine.reconcile_declared(&jobs).await?;
+    let agrees = all.iter().flat_map(|total| &total.partitions).all(|partition| partition.agrees);
+    let document = Reconcile { agrees, reconciliations: &all };
+    s.show(&document, |lines| render::reconciliations(&all, lines))?;
+    Ok(if agrees { Exit::Done } else { Exit::Failed })
+}
+
+/// Partitions that were or will be ready too late.
+pub(super) async fn readiness(s: &mut Invocation<'_>, since: Option<&str>) -> Result<Exit> {
+    let since = match since {
+        Some(text) => request::instant(text, chrono_tz::UTC, "UTC")?,
+        None => s.engine.now() - TimeDelta::days(7),
+    };
+    let readiness = s.engine.readiness(since).await?;
+    s.show(&Ready { readiness: &readiness }, |lines| render::readiness(&readiness, lines))?;
     Ok(Exit::Done)
 }
 

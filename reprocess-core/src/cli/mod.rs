@@ -8,9 +8,9 @@
 //!
 //! `plan`, `submit`, `estimate`, `backfill`, `run`, `catch-up`, `work`, `pause`, `resume`, `concurrency`, `status`, `review`, `diff`, `approve`,
 //! `discard`, `abort`, `cancel`, `publish`, `rollback`, `close`, `explain`, `ledger`, `outdated`, `stale`,
-//! `drift`, `lineage`, `check`, `doctor` and `deliveries`;
+//! `corrections`, `reconcile`, `readiness`, `drift`, `lineage`, `check`, `doctor` and `deliveries`;
 //! `--help` tells of each. Results go to stdout, everything else to stderr; with `--json` there is exactly one document on stdout where the command has a
-//! result, and an error is one document on stderr. How a command ended is an [`Exit`].
+//! result, and an error is one document on stderr; what the documents hold is described in `cli/json.md`. How a command ended is an [`Exit`].
 
 mod answer;
 mod args;
@@ -20,6 +20,8 @@ mod decide;
 mod deliveries;
 mod exit;
 mod inspect;
+#[cfg(feature = "prometheus")]
+mod metrics;
 mod progress;
 mod request;
 mod schedule;
@@ -31,6 +33,7 @@ use std::ffi::OsString;
 use std::process::ExitCode;
 
 use clap::Parser;
+use futures::future::LocalBoxFuture;
 
 pub use args::Cli;
 pub use console::{Ask, Console};
@@ -111,40 +114,68 @@ fn usage(console: &mut Console<'_>, args: &[OsString], error: &clap::Error) -> E
     Exit::Usage
 }
 
-async fn dispatch(s: &mut Invocation<'_>, command: Command) -> Result<Exit> {
+/// The work of a command, in a box of its own: all of them together would take more stack than a thread has.
+fn dispatch<'a>(s: &'a mut Invocation<'_>, command: Command) -> LocalBoxFuture<'a, Result<Exit>> {
+    let id = BackfillId::new;
     match command {
-        Command::Plan(args) => work::plan(s, &args).await,
-        Command::Submit(args) => work::submit(s, &args).await,
-        Command::Estimate(args) => inspect::estimate(s, &args).await,
-        Command::Backfill(args) => work::backfill(s, &args).await,
-        Command::Run(args) => schedule::run(s, args).await,
-        Command::CatchUp(args) => schedule::catch_up(s, args).await,
-        Command::Work(args) => worker::work(s, &args).await,
-        Command::Pause { id } => worker::pause(s, &BackfillId::new(id)).await,
-        Command::Resume { id } => worker::resume(s, &BackfillId::new(id)).await,
-        Command::Concurrency { id, tasks } => worker::concurrency(s, &BackfillId::new(id), tasks).await,
-        Command::Rollback(args) => work::rollback(s, &args).await,
-        Command::Approve { id, digest, comment } => {
-            decide::approve(s, &BackfillId::new(id), &digest, &comment).await
+        Command::Plan(args) => Box::pin(async move { work::plan(s, &args).await }),
+        Command::Submit(args) => Box::pin(async move { work::submit(s, &args).await }),
+        Command::Estimate(args) => Box::pin(async move { inspect::estimate(s, &args).await }),
+        Command::Backfill(args) => Box::pin(async move { work::backfill(s, &args).await }),
+        Command::Run(args) => Box::pin(schedule::run(s, args)),
+        Command::CatchUp(args) => Box::pin(schedule::catch_up(s, args)),
+        Command::Work(args) => Box::pin(async move { worker::work(s, &args).await }),
+        Command::Pause { id: of } => Box::pin(async move { worker::pause(s, &id(of)).await }),
+        Command::Resume { id: of } => Box::pin(async move { worker::resume(s, &id(of)).await }),
+        Command::Concurrency { id: of, tasks } => {
+            Box::pin(async move { worker::concurrency(s, &id(of), tasks).await })
         }
-        Command::Abort(args) => decide::abort(s, &BackfillId::new(args.id), &args.why).await,
-        Command::Cancel(args) => decide::cancel(s, &BackfillId::new(args.id), &args.why).await,
-        Command::Discard { id, tasks, why } => decide::discard(s, &BackfillId::new(id), &tasks, &why).await,
-        Command::Publish { id } => decide::publish(s, &BackfillId::new(id)).await,
-        Command::Close { id, forget } => decide::close(s, &BackfillId::new(id), forget).await,
-        Command::Status { id: Some(id), watch: true } => answer::watch(s, &BackfillId::new(id)).await,
-        Command::Status { id, .. } => answer::status(s, id.map(BackfillId::new).as_ref()).await,
-        Command::Review { id } => answer::review(s, &BackfillId::new(id)).await,
-        Command::Diff { id, task, samples } => answer::diff(s, &BackfillId::new(id), task, samples).await,
-        Command::Explain { table, key } => answer::explain(s, &table, &key).await,
-        Command::Ledger(args) => answer::ledger(s, &args).await,
-        Command::Outdated => answer::outdated(s).await,
-        Command::Stale => answer::stale(s).await,
-        Command::Drift { tables } => inspect::drift(s, tables).await,
-        Command::Lineage { job } => inspect::lineage(s, job.as_deref()),
-        Command::Check(args) => inspect::check(s, &args).await,
-        Command::Doctor => inspect::doctor(s).await,
-        Command::Deliveries(command) => deliveries::run(s, command).await,
+        Command::Rollback(args) => Box::pin(async move { work::rollback(s, &args).await }),
+        Command::Approve { id: of, digest, comment } => {
+            Box::pin(async move { decide::approve(s, &id(of), &digest, &comment).await })
+        }
+        Command::Abort(args) => Box::pin(async move { decide::abort(s, &id(args.id), &args.why).await }),
+        Command::Cancel(args) => Box::pin(async move { decide::cancel(s, &id(args.id), &args.why).await }),
+        Command::Discard { id: of, tasks, why } => {
+            Box::pin(async move { decide::discard(s, &id(of), &tasks, &why).await })
+        }
+        Command::Publish { id: of } => Box::pin(async move { decide::publish(s, &id(of)).await }),
+        Command::Close { id: of, forget } => Box::pin(async move { decide::close(s, &id(of), forget).await }),
+        other => inquire(s, other),
+    }
+}
+
+/// Commands that only ask.
+fn inquire<'a>(s: &'a mut Invocation<'_>, command: Command) -> LocalBoxFuture<'a, Result<Exit>> {
+    let id = BackfillId::new;
+    match command {
+        Command::Status { id: Some(of), watch: true } => {
+            Box::pin(async move { answer::watch(s, &id(of)).await })
+        }
+        Command::Status { id: of, .. } => {
+            Box::pin(async move { answer::status(s, of.map(id).as_ref()).await })
+        }
+        Command::Review { id: of, tasks, samples } => {
+            Box::pin(async move { answer::review(s, &id(of), tasks, samples).await })
+        }
+        Command::Diff { id: of, task, samples } => {
+            Box::pin(async move { answer::diff(s, &id(of), task, samples).await })
+        }
+        Command::Explain { table, key } => Box::pin(async move { answer::explain(s, &table, &key).await }),
+        Command::Ledger(args) => Box::pin(async move { answer::ledger(s, &args).await }),
+        Command::Outdated => Box::pin(answer::outdated(s)),
+        Command::Stale => Box::pin(answer::stale(s)),
+        Command::Corrections { jobs } => Box::pin(inspect::corrections(s, jobs)),
+        Command::Reconcile { jobs } => Box::pin(inspect::reconcile(s, jobs)),
+        Command::Readiness { since } => {
+            Box::pin(async move { inspect::readiness(s, since.as_deref()).await })
+        }
+        Command::Drift { tables } => Box::pin(inspect::drift(s, tables)),
+        Command::Lineage { job } => Box::pin(async move { inspect::lineage(s, job.as_deref()) }),
+        Command::Check(args) => Box::pin(async move { inspect::check(s, &args).await }),
+        Command::Doctor => Box::pin(inspect::doctor(s)),
+        Command::Deliveries(command) => Box::pin(deliveries::run(s, command)),
+        other => Box::pin(async move { Err(Error::internal(format!("{other:?} is no question"))) }),
     }
 }
 

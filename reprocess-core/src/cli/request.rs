@@ -2,6 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use chrono::{DateTime, NaiveDate, Utc};
+
 use super::args::PlanArgs;
 use crate::domain::ids::{Actor, JobName, LogicVersion, RunId};
 use crate::domain::interval::{Calendar, Grain};
@@ -18,7 +20,7 @@ use crate::error::{Error, Result};
 pub(super) async fn request(engine: &Engine, args: &PlanArgs, by: &Actor) -> Result<Request> {
     let host = engine.host();
     // What a report names is run with the logic of the schedule, unless another is named.
-    let by_report = args.stale || args.outdated;
+    let by_report = args.stale || args.outdated || args.corrected;
     let jobs = jobs(host, &args.jobs, args.logic.as_deref(), by_report)?;
     let units = units(host.catalog(), jobs.keys())?;
     let selection = match by_report {
@@ -43,6 +45,7 @@ pub(super) async fn request(engine: &Engine, args: &PlanArgs, by: &Actor) -> Res
         .with_when_moved(args.when_moved.into())
         .with_when_leased(args.when_leased.into());
     request.jobs = jobs;
+    request.commit_by = args.commit_by.map(Into::into);
     request.force = args.force;
     request.propagate = !args.no_propagate;
     request.deliver = args.deliver;
@@ -60,7 +63,7 @@ pub(super) async fn request(engine: &Engine, args: &PlanArgs, by: &Actor) -> Res
     Ok(request)
 }
 
-/// The partitions of the jobs that are stale, or on outdated logic.
+/// The partitions of the jobs that are stale, on outdated logic, or computed from what a source has corrected.
 async fn reported(
     engine: &Engine,
     args: &PlanArgs,
@@ -75,9 +78,13 @@ async fn reported(
         let outdated = engine.outdated().await?.into_iter();
         keys.extend(outdated.filter(|o| jobs.contains_key(&o.job)).map(|o| o.partition));
     }
+    if args.corrected {
+        let named: Vec<_> = jobs.keys().cloned().collect();
+        keys.extend(engine.corrections(&named).await?.into_iter().map(|c| c.partition));
+    }
     match keys.is_empty() {
         true => Err(Error::invalid("the report names no partition of these jobs")
-            .with_advice("see the commands stale and outdated")),
+            .with_advice("see the commands stale, outdated and corrections")),
         false => Ok(Selection::Keys(keys)),
     }
 }
@@ -174,6 +181,19 @@ pub(super) fn selection(args: &PlanArgs, units: &[&Partitioning]) -> Result<Sele
         _ => Err(Error::invalid("no partition is selected")
             .with_advice("say --from KEY --to KEY, --partition KEY..., or --whole-table")),
     }
+}
+
+/// An instant, or a date for its first instant in a zone.
+pub(super) fn instant(text: &str, zone: chrono_tz::Tz, zone_name: &str) -> Result<DateTime<Utc>> {
+    if let Ok(instant) = DateTime::parse_from_rfc3339(text) {
+        return Ok(instant.to_utc());
+    }
+    let day = |date: NaiveDate| Calendar::new(Grain::Day, zone).interval(&Value::Date(date));
+    text.parse().ok().and_then(day).map(|day| day.start()).ok_or_else(|| {
+        Error::invalid(format!("`{text}` is no time")).with_advice(format!(
+            "write it as 2026-10-05T00:00:00Z, or as 2026-10-05 for midnight in {zone_name}"
+        ))
+    })
 }
 
 /// A key by the first of the partitionings that knows it.

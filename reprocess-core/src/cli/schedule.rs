@@ -1,6 +1,6 @@
 //! Commands of an external scheduler.
 
-use chrono::{DateTime, NaiveDate, Utc};
+use chrono::{DateTime, Utc};
 use serde::Serialize;
 
 use super::args::{CatchUpArgs, RunArgs, RunOptions};
@@ -8,9 +8,8 @@ use super::console::Invocation;
 use super::exit::Exit;
 use super::{request, signals};
 use crate::domain::ids::{JobName, RunId};
-use crate::domain::interval::{Calendar, Grain, Interval};
+use crate::domain::interval::Interval;
 use crate::domain::partition::PartitionKey;
-use crate::domain::value::Value;
 use crate::engine::{RunOutcome, RunRequest, UnitRun};
 use crate::error::{Error, Result};
 use crate::ports::ledger::Trigger;
@@ -124,15 +123,8 @@ fn interval(s: &Invocation<'_>, job: &JobName, text: &str) -> Result<Interval> {
 
 /// An instant, or a date for its first instant in the job's zone.
 fn instant(s: &Invocation<'_>, job: &JobName, text: &str) -> Result<DateTime<Utc>> {
-    if let Ok(instant) = DateTime::parse_from_rfc3339(text) {
-        return Ok(instant.to_utc());
-    }
     let catalog = s.engine.host().catalog();
     let unit = catalog.unit(catalog.job(job)?)?;
     let zone = unit.time().map_or(chrono_tz::UTC, |(_, calendar)| calendar.zone);
-    let day = |date: NaiveDate| Calendar::new(Grain::Day, zone).interval(&Value::Date(date));
-    text.parse().ok().and_then(day).map(|day| day.start()).ok_or_else(|| {
-        Error::invalid(format!("`{text}` is no time"))
-            .with_advice("write it as 2026-10-05T00:00:00Z, or as 2026-10-05 for midnight in the job's zone")
-    })
+    request::instant(text, zone, "the job's zone")
 }

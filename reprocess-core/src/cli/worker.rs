@@ -40,7 +40,10 @@ pub(super) async fn work(s: &mut Invocation<'_>, args: &WorkArgs) -> Result<Exit
             *left.entry(id.clone()).or_default().entry(state).or_default() += 1;
         }
     };
-    signals::heeded(s, s.engine.work(&s.worker, args.until_idle, watch)).await?;
+    let work = s.engine.work(&s.worker, args.until_idle, watch);
+    #[cfg(feature = "prometheus")]
+    let work = super::metrics::served(s.engine, args.metrics, work);
+    signals::heeded(s, work).await?;
     let worker = s.worker.clone();
     let backfills = left.into_inner().unwrap_or_else(PoisonError::into_inner);
     let document = Worked { worker: worker.as_str(), backfills };

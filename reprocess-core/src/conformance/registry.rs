@@ -8,7 +8,8 @@ use super::engine::{
 };
 use super::fixture::{Fixture, Offer};
 use super::ledger::{
-    downstream as ledger_downstream, outbox as ledger_outbox, rows as ledger_rows, tasks as ledger_tasks,
+    downstream as ledger_downstream, outbox as ledger_outbox, pools as ledger_pools, rows as ledger_rows,
+    tasks as ledger_tasks,
 };
 use super::{commit, entries, fences, guards, merge, needs, reader, replace, restore, schema, staged};
 
@@ -160,6 +161,10 @@ macro_rules! conformance_laws {
             what_was_discarded_holds_up_no_downstream_task: ledger,
             closing_gives_up_what_is_left_downstream: ledger,
             a_pause_and_another_cap_hold_for_every_worker: ledger,
+        }
+        ledger_pools {
+            no_more_tasks_have_slots_than_there_are: ledger,
+            the_schedule_comes_first_and_backfills_keep_their_slots: ledger,
         }
         ledger_rows {
             a_commit_told_again_changes_nothing_and_revives_nothing: ledger,

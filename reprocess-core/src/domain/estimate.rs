@@ -276,7 +276,7 @@ fn notes(by_job: &ByJob<'_>, history: &History) -> Vec<String> {
 }
 
 /// The middle value, or half-way between the two in the middle.
-fn median(mut values: Vec<u64>) -> Option<u64> {
+pub(crate) fn median(mut values: Vec<u64>) -> Option<u64> {
     values.sort_unstable();
     let upper = *values.get(values.len() / 2)?;
     if values.len() % 2 == 1 {

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
@@ -146,6 +147,19 @@ pub enum OwnerValue {
     OfUnit(String),
 }
 
+/// Two totals that agree where both layers are right: that of a column of a job's output, and that of a column of what it
+/// reads.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct MatchingTotal {
+    /// Totalled column of the output.
+    pub column: String,
+    /// The input that is added up.
+    pub input: String,
+    /// Totalled column of the input's table, which a job of this library writes.
+    pub of: String,
+}
+
 /// A named transformation with inputs, one output table and an owner.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
@@ -176,6 +190,16 @@ pub struct JobSpec {
     pub live_window: u32,
     /// Whether it runs outside of this library, which then has no record of what it computed.
     pub external: bool,
+    /// The pool that its tasks run in; `None` where nothing but concurrency limits them.
+    pub pool: Option<String>,
+    /// Of tasks that wait for a slot of a pool, those of greater priority come first.
+    pub priority: i32,
+    /// How much memory one of its tasks needs at the most, in MiB; 0 where it is of no account.
+    pub memory_mib: u32,
+    /// How long after the end of its interval a partition is to be there, in seconds; `None` where nobody relies on it.
+    pub ready_within_s: Option<u64>,
+    /// Totals that agree with those of what it reads.
+    pub matching_totals: Vec<MatchingTotal>,
 }
 
 impl JobSpec {
@@ -194,6 +218,11 @@ impl JobSpec {
             partitions_per_commit: 1,
             live_window: 0,
             external: false,
+            pool: None,
+            priority: 0,
+            memory_mib: 0,
+            ready_within_s: None,
+            matching_totals: Vec::new(),
         }
     }
 
@@ -257,6 +286,51 @@ impl JobSpec {
     #[must_use]
     pub fn with_external(mut self) -> Self {
         self.external = true;
+        self
+    }
+
+    /// Runs its tasks in a pool.
+    #[must_use]
+    pub fn with_pool(mut self, name: impl Into<String>) -> Self {
+        self.pool = Some(name.into());
+        self
+    }
+
+    /// Sets its priority in its pool; that of others is 0.
+    #[must_use]
+    pub fn with_priority(mut self, priority: i32) -> Self {
+        self.priority = priority;
+        self
+    }
+
+    /// Sets how much memory one of its tasks needs at the most. A process begins only as many tasks as its
+    /// [memory](crate::engine::Settings::memory_mib) holds.
+    #[must_use]
+    pub fn with_memory_mib(mut self, mib: u32) -> Self {
+        self.memory_mib = mib;
+        self
+    }
+
+    /// Says how long after the end of its interval a partition is to be there.
+    #[must_use]
+    pub fn with_ready_within(mut self, time: Duration) -> Self {
+        self.ready_within_s = Some(time.as_secs());
+        self
+    }
+
+    /// Declares that the total of `column` in each partition is that of `of` over what it reads of an input.
+    #[must_use]
+    pub fn with_matching_total(
+        mut self,
+        column: impl Into<String>,
+        input: impl Into<String>,
+        of: impl Into<String>,
+    ) -> Self {
+        self.matching_totals.push(MatchingTotal {
+            column: column.into(),
+            input: input.into(),
+            of: of.into(),
+        });
         self
     }
 

@@ -34,6 +34,14 @@ pub(super) fn check_job(catalog: &Catalog, job: &JobSpec) -> Result<()> {
         }
         check_input(catalog, job, unit, input).map_err(|e| e.with_context("input", &input.name))?;
     }
+    for matching in &job.matching_totals {
+        if !job.inputs.iter().any(|input| input.name == matching.input) {
+            return Err(Error::invalid(format!(
+                "a total is to agree with that of `{}`, which is no input",
+                matching.input
+            )));
+        }
+    }
     if let WriteMode::Merge(merge) = &job.write
         && merge.keys.is_empty()
     {

@@ -12,6 +12,7 @@ pub mod job;
 pub mod lineage;
 pub mod partition;
 pub mod plan;
+pub mod pool;
 pub mod profile;
 pub mod request;
 pub mod retention;

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::{Deserialize, Serialize};
 
 use super::ids::{Actor, BackfillId, JobName, LogicVersion, RunId};
+use super::interval::Grain;
 use super::partition::PartitionKey;
 use super::validate::{Expectation, Severity};
 use super::value::Value;
@@ -49,6 +50,10 @@ pub struct Request {
     pub schema: SchemaPolicy,
     /// How many partitions one commit takes, where the job allows it.
     pub partitions_per_commit: u32,
+    /// Where set, one commit takes the partitions of one period of this grain in the zone of the job, as far as the job allows
+    /// so many; `partitions_per_commit` is of no meaning then. Units that bind more than their time stay by themselves.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub commit_by: Option<Grain>,
     /// What to do where a partition moved after planning.
     #[serde(default)]
     pub when_moved: WhenMoved,
@@ -87,6 +92,7 @@ impl Request {
             expectations: Vec::new(),
             schema: SchemaPolicy::Refuse,
             partitions_per_commit: 1,
+            commit_by: None,
             when_moved: WhenMoved::Stop,
             when_leased: WhenLeased::Wait,
             keep_replaced: true,
@@ -175,6 +181,14 @@ impl Request {
     #[must_use]
     pub fn with_partitions_per_commit(mut self, partitions: u32) -> Self {
         self.partitions_per_commit = partitions.max(1);
+        self
+    }
+
+    /// Commits the partitions of a period at once, as far as the job allows so many: 20 years of days by month are 240
+    /// commits.
+    #[must_use]
+    pub fn with_commit_by(mut self, grain: Grain) -> Self {
+        self.commit_by = Some(grain);
         self
     }
 

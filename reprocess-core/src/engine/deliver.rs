@@ -11,6 +11,7 @@ use serde::Serialize;
 use crate::domain::ids::{Actor, WorkerId};
 use crate::engine::Engine;
 use crate::engine::lease::retried;
+use crate::engine::measure;
 use crate::error::{Error, ErrorKind, Result};
 use crate::ports::delivery::{
     Answer, DeliveryClaim, DeliveryDecision, DeliveryEnd, DeliverySink, Known, OWN_KEYS,
@@ -47,7 +48,7 @@ impl Engine {
     /// Sends released deliveries through the host's sinks, the oldest first, until none is due. Several processes may do so
     /// at a time: each delivery is taken by one.
     ///
-    /// What a process took and did not end, since it died, is taken again after the time of a lease, and the sink is asked
+    /// What a process took and did not end, since it died, is taken again after `send_ttl_ms`, and the sink is asked
     /// whether the receiver has it. Where that cannot tell, the delivery is left to a person, as
     /// [`decide_deliveries`](Self::decide_deliveries) says.
     pub async fn dispatch(&self, worker: &WorkerId) -> Result<Dispatched> {
@@ -75,7 +76,7 @@ impl Engine {
 
     async fn dispatch_over(&self, channels: &[String], worker: &WorkerId) -> Result<Dispatched> {
         let mut done = Dispatched::default();
-        let (ttl, at_once) = (self.settings.lease_ttl(), self.settings.sends.max(1));
+        let (ttl, at_once) = (self.settings.send_ttl(), self.settings.sends.max(1));
         while !channels.is_empty() {
             let now = self.clock.now();
             let claim = || self.ledger.claim_deliveries(channels, worker, at_once, ttl, now);
@@ -87,6 +88,7 @@ impl Engine {
                 done.count(&end?);
             }
         }
+        measure::dispatched(&done);
         Ok(done)
     }
 
@@ -157,7 +159,7 @@ impl Engine {
     /// What a sink answers before another process may take the delivery. A panic in it is an error of the delivery.
     async fn in_time<T>(&self, call: impl Future<Output = Result<T>>) -> Result<T> {
         let call = pin!(AssertUnwindSafe(call).catch_unwind());
-        let limit = pin!(self.clock.sleep(self.settings.lease_ttl() / 2));
+        let limit = pin!(self.clock.sleep(self.settings.send_ttl() / 2));
         match select(call, limit).await {
             Either::Left((Ok(answer), _)) => answer,
             Either::Left((Err(_), _)) => Err(Error::new(ErrorKind::Transform, "the sink panicked")),

@@ -16,8 +16,7 @@ use crate::engine::Engine;
 use crate::engine::pins::Pinning;
 use crate::engine::record::{Attempt, Beside, Origin};
 use crate::error::{Error, Result};
-use crate::ports::ledger::{RunStatus, TaskResult, Trigger};
-use crate::ports::writer::StagedId;
+use crate::ports::ledger::{RunStatus, Trigger};
 
 /// What two runs of the same task have in common.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -92,9 +91,9 @@ impl Engine {
         };
         let resolved = self.resolve(&at, Pinning::Committed).await?;
         let first = self.stage(&at, &resolved, &task.base).await?;
-        self.drop_staged(&at, &first).await?;
+        self.drop_staged(&at).await?;
         let second = self.stage(&at, &resolved, &task.base).await?;
-        self.drop_staged(&at, &second).await?;
+        self.drop_staged(&at).await?;
         let differences = differences(&first.after, &second.after);
         let same_rows = contents(&first.after) == contents(&second.after);
         let other_code = match same_rows {
@@ -145,15 +144,6 @@ impl Engine {
             comparable && record.after.as_ref().is_some_and(|p| !contents.contains(&&p.content))
         });
         Ok(other.map(|record| record.run))
-    }
-
-    async fn drop_staged(&self, at: &Attempt<'_>, result: &TaskResult) -> Result<()> {
-        let id = StagedId { stamp: self.stamp(at)?, attempt: at.number() };
-        self.ledger.prepare_deliveries(&id, None, &[], self.clock.now()).await?;
-        match &result.staged {
-            Some(staged) => self.host.writer(&at.task.table)?.discard(&staged.id).await,
-            None => Ok(()),
-        }
     }
 }
 

@@ -15,8 +15,9 @@ use crate::domain::validate::Decision;
 use crate::engine::Engine;
 use crate::engine::control::wrong_state;
 use crate::engine::lease::{Held, retried};
+use crate::engine::pool::Ran;
 use crate::engine::record::{Attempt, Beside, Origin};
-use crate::engine::task::{Noted, TaskEnd};
+use crate::engine::task::{Noted, TaskEnd, has_moved};
 use crate::error::{Error, ErrorKind, Result};
 use crate::ports::ledger::{
     BackfillRecord, BackfillState, Claim, Leave, RunStatus, StateChange, TaskRecord, TaskState, Trigger,
@@ -272,13 +273,20 @@ impl Engine {
             started_at: claim.started_at,
         };
         tracing::info!(backfill = %plan.request.id, task = %task.id, job = %task.job, scope = %task.scope, attempt = claim.attempt, "task started");
-        let end = match self.noted(record, &claim).await {
-            Ok(noted) => self.run_task(&at, noted).await,
-            Err(error) => Err(error),
+        let ran = match self.noted(record, &claim).await {
+            Ok(noted) => self.run_in_pool(&at, noted).await,
+            Err(error) => Ran { started_at: at.started_at, end: Err(error) },
         };
-        let (how, state) = match end {
+        let at = Attempt { started_at: ran.started_at, ..at };
+        let (how, state) = match ran.end {
             Ok(TaskEnd::Committed) => return Ok((claim.task, TaskState::Committed)),
             Ok(TaskEnd::Lost) => return Ok((claim.task, TaskState::Pending)),
+            Ok(TaskEnd::NotBegun) => {
+                let note = "it waited for its turn when nothing more was to be begun".to_owned();
+                (Leave::Pending { note }, TaskState::Pending)
+            }
+            // Only what has no claim ends so.
+            Ok(TaskEnd::Moved(moved)) => self.after_error(&at, &claim, has_moved(&moved)).await?,
             Ok(TaskEnd::Staged(result)) => (Leave::Staged(result), TaskState::Staged),
             Ok(TaskEnd::Skipped(note)) => (Leave::Skipped { note }, TaskState::Skipped),
             Err(error) => self.after_error(&at, &claim, error).await?,

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::domain::decimal::Decimal;
 use crate::domain::ids::{BackfillId, JobName, LogicVersion, TableId};
+use crate::domain::job::MatchingTotal;
 use crate::domain::lineage;
 use crate::domain::partition::PartitionKey;
 use crate::domain::profile::Total;
@@ -41,8 +42,20 @@ pub struct Status {
     pub tasks: Vec<TaskRecord>,
     /// How many are in each state.
     pub progress: Progress,
-    /// When its tasks will end, going by those that have; `None` without such, or where none is open.
+    /// When its tasks will end, going by those that have, else by earlier runs; `None` without either, or where none is open.
     pub ends_at: Option<chrono::DateTime<chrono::Utc>>,
+}
+
+/// A declared total, and whether it agrees in each partition.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct Reconciliation {
+    /// The job that declares it.
+    pub job: JobName,
+    /// The total.
+    pub total: MatchingTotal,
+    /// Every partition of the job's output that a run has produced.
+    pub partitions: Vec<Reconciled>,
 }
 
 /// Whether a total agrees with that of the layer below.
@@ -109,13 +122,14 @@ impl Engine {
             false => 0,
         };
         let ends_at = match (open, progress.timed) {
-            (0, _) | (_, 0) => None,
+            (0, _) => None,
+            // Nothing of it has ended: as long as earlier runs took.
+            (_, 0) => backfill.plan.estimate.wall_ms.and_then(|ms| after_ms(self.clock.now(), ms)),
             (open, timed) => {
                 let rounds =
                     u64::try_from(open).unwrap_or(u64::MAX).div_ceil(u64::from(backfill.concurrency.max(1)));
                 let left_ms = (progress.busy_ms / timed).saturating_mul(rounds);
-                let left = chrono::Duration::milliseconds(i64::try_from(left_ms).unwrap_or(i64::MAX));
-                self.clock.now().checked_add_signed(left)
+                after_ms(self.clock.now(), left_ms)
             }
         };
         Ok(Status { backfill, tasks, progress, ends_at })
@@ -168,6 +182,23 @@ impl Engine {
         Ok(all)
     }
 
+    /// Whether the totals agree that these jobs, or all, [declare](crate::domain::job::JobSpec::with_matching_total), for every partition
+    /// that has been computed.
+    pub async fn reconcile_declared(&self, jobs: &[JobName]) -> Result<Vec<Reconciliation>> {
+        let catalog = self.host.catalog();
+        for job in jobs {
+            catalog.job(job)?;
+        }
+        let mut all = Vec::new();
+        for job in catalog.jobs().filter(|job| jobs.is_empty() || jobs.contains(&job.name)) {
+            for total in &job.matching_totals {
+                let partitions = self.reconcile(&job.name, &total.input, &total.column, &total.of).await?;
+                all.push(Reconciliation { job: job.name.clone(), total: total.clone(), partitions });
+            }
+        }
+        Ok(all)
+    }
+
     async fn totals(
         &self,
         table: &TableId,
@@ -182,4 +213,8 @@ impl Engine {
         };
         Ok(rows.into_iter().map(total).collect())
     }
+}
+
+fn after_ms(now: chrono::DateTime<chrono::Utc>, ms: u64) -> Option<chrono::DateTime<chrono::Utc>> {
+    now.checked_add_signed(chrono::Duration::milliseconds(i64::try_from(ms).unwrap_or(i64::MAX)))
 }

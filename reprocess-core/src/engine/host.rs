@@ -10,6 +10,7 @@ use arrow_array::RecordBatch;
 use crate::domain::ids::{Build, JobName, LogicVersion, TableId};
 use crate::domain::job::{Catalog, Exposure, JobSpec, TableSpec};
 use crate::domain::plan::EXTERNAL;
+use crate::domain::pool::{Pool, ReadLimit};
 use crate::error::{Error, Result};
 use crate::ports::delivery::DeliverySink;
 use crate::ports::reader::SnapshotReader;
@@ -89,6 +90,8 @@ pub struct Host {
     writers: BTreeMap<TableId, Arc<dyn PartitionWriter>>,
     sinks: BTreeMap<String, Arc<dyn DeliverySink>>,
     triggers: BTreeMap<JobName, Arc<dyn DeliverySink>>,
+    pools: BTreeMap<String, Pool>,
+    read_limits: BTreeMap<TableId, ReadLimit>,
 }
 
 impl Host {
@@ -102,6 +105,8 @@ impl Host {
             writers: BTreeMap::new(),
             sinks: BTreeMap::new(),
             triggers: BTreeMap::new(),
+            pools: BTreeMap::new(),
+            read_limits: BTreeMap::new(),
         }
     }
 
@@ -135,6 +140,7 @@ impl Host {
             self.catalog.table(&input.table)?;
             self.reader(&input.table).map_err(|e| e.with_context("job", &job.spec.name))?;
         }
+        self.check_pool(&job.spec)?;
         self.catalog.table(&job.spec.output)?;
         self.writer(&job.spec.output).map_err(|e| e.with_context("job", &job.spec.name))?;
         self.catalog.add_job(job.spec.clone())?;
@@ -150,6 +156,7 @@ impl Host {
     /// run to its end. It is sent again where a process dies before it could note that, so the job must be one that can run
     /// again. Its sink's channel is of no meaning here.
     pub fn add_external(&mut self, job: JobSpec, trigger: Arc<dyn DeliverySink>) -> Result<()> {
+        self.check_pool(&job)?;
         self.catalog.table(&job.output)?;
         for input in &job.inputs {
             self.catalog.table(&input.table)?;
@@ -158,6 +165,46 @@ impl Host {
         self.catalog.add_job(job.with_external())?;
         self.triggers.insert(name, trigger);
         Ok(())
+    }
+
+    /// Declares a pool, which jobs name. Every process that shares the ledger declares it alike.
+    pub fn add_pool(&mut self, pool: Pool) -> Result<()> {
+        pool.check()?;
+        match self.pools.get(&pool.name) {
+            Some(known) if *known != pool => {
+                Err(Error::invalid(format!("the pool `{}` is declared twice, and differently", pool.name)))
+            }
+            _ => {
+                self.pools.insert(pool.name.clone(), pool);
+                Ok(())
+            }
+        }
+    }
+
+    /// Limits how fast tasks of this process read a table, taken together.
+    pub fn limit_reads(&mut self, table: &TableId, limit: ReadLimit) -> Result<()> {
+        self.reader(table)?;
+        self.read_limits.insert(table.clone(), limit);
+        Ok(())
+    }
+
+    pub(crate) fn read_limits(&self) -> &BTreeMap<TableId, ReadLimit> {
+        &self.read_limits
+    }
+
+    fn check_pool(&self, job: &JobSpec) -> Result<()> {
+        match &job.pool {
+            Some(name) if !self.pools.contains_key(name) => {
+                Err(Error::not_found(format!("the pool `{name}` is not declared"))
+                    .with_context("job", &job.name))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The pool that a job's tasks run in.
+    pub(crate) fn pool(&self, job: &JobSpec) -> Option<&Pool> {
+        self.pools.get(job.pool.as_ref()?)
     }
 
     /// Declares a table that no job of this library reads or writes.

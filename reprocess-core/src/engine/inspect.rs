@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use chrono::{DateTime, TimeDelta, Utc};
 use serde::{Deserialize, Serialize};
 
 use crate::domain::ids::{RunId, TableId};
@@ -15,8 +16,11 @@ use crate::ports::delivery::DeliveryState;
 use crate::ports::ledger::{BackfillState, DeliveryFilter, LedgerRow};
 use crate::ports::reader::Availability;
 
-/// How many partitions of a table are asked for at a time.
-const AT_A_TIME: usize = 500;
+/// A difference between clocks that is worth telling.
+const SKEW: TimeDelta = TimeDelta::seconds(1);
+
+/// How many partitions or slices of a table are asked for at a time.
+pub(super) const AT_A_TIME: usize = 500;
 
 /// A partition that holds other rows than the run left that the ledger has for it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -117,12 +121,14 @@ impl Engine {
     }
 
     /// Looks for what will go wrong: code that is missing, tables that cannot do what their jobs need, inputs of open
-    /// backfills that can no longer be read, deliveries that wait for a person or for a sink.
+    /// backfills that can no longer be read, or not until they end, deliveries that wait for a person or for a sink, a clock that
+    /// differs from that of the ledger.
     pub async fn examine(&self) -> Result<Vec<Finding>> {
         let mut findings = Vec::new();
         for job in self.host.catalog().jobs().filter(|job| !job.external) {
             findings.extend(self.examine_job(job).await);
         }
+        findings.extend(self.examine_clock().await?);
         findings.extend(self.examine_pins().await?);
         findings.extend(self.examine_deliveries().await?);
         Ok(findings)
@@ -166,16 +172,39 @@ impl Engine {
         findings
     }
 
+    /// Leases run out by the ledger's clock, but times in its rows are those of the workers.
+    async fn examine_clock(&self) -> Result<Option<Finding>> {
+        let before = self.clock.now();
+        let Some(told) = self.ledger.time().await? else { return Ok(None) };
+        let skew = skew(before, told, self.clock.now());
+        Ok((skew.abs() >= SKEW).then(|| Finding {
+            severity: FindingSeverity::Warning,
+            about: "the ledger".to_owned(),
+            text: format!(
+                "its clock is {} ms {} that of this process: waits and durations of its rows are wrong by so much",
+                skew.num_milliseconds().abs(),
+                if skew > TimeDelta::zero() { "ahead of" } else { "behind" }
+            ),
+        }))
+    }
+
     async fn examine_pins(&self) -> Result<Vec<Finding>> {
         let open: Vec<_> = BackfillState::ALL.into_iter().filter(|state| state.holds_partitions()).collect();
         let mut findings = Vec::new();
         for record in self.ledger.backfills(&open).await? {
             let about = format!("backfill {}", record.plan.request.id);
+            let ends_at = self.status(&record.plan.request.id).await?.ends_at;
             for (table, pins) in self.pins_by_table(&record.plan) {
                 let Ok(reader) = self.host.reader(&table) else { continue };
                 for pin in pins {
                     let text = match reader.availability(&pin.version).await {
-                        Ok(Availability::Readable { .. }) => continue,
+                        Ok(Availability::Readable { until }) => match until.zip(ends_at) {
+                            Some((until, ends_at)) if until < ends_at => format!(
+                                "{} of table {table} can be read until {until}, and the tasks will end at {ends_at}",
+                                pin.slice
+                            ),
+                            _ => continue,
+                        },
                         Ok(Availability::Expired) => {
                             format!(
                                 "{} of table {table} can no longer be read at version {}",
@@ -219,11 +248,34 @@ impl Engine {
     }
 }
 
+/// How far a clock is ahead of ours, which was read before and after it: at least so far, in whichever direction.
+fn skew(before: DateTime<Utc>, told: DateTime<Utc>, after: DateTime<Utc>) -> TimeDelta {
+    match told {
+        told if told < before => told - before,
+        told if told > after => told - after,
+        _ => TimeDelta::zero(),
+    }
+}
+
 /// A scope of all the keys; `None` where there are none.
 fn scope_of<'a>(keys: impl Iterator<Item = &'a PartitionKey>) -> Option<Scope> {
     let keys: Vec<_> = keys.cloned().collect();
     match keys.iter().any(PartitionKey::is_whole) {
         true => Some(Scope::whole_table()),
         false => Scope::keys(keys).ok(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_clock_differs_by_what_the_question_does_not_explain() {
+        let at = |ms| DateTime::UNIX_EPOCH + TimeDelta::milliseconds(ms);
+        assert_eq!(skew(at(100), at(100), at(300)), TimeDelta::zero());
+        assert_eq!(skew(at(100), at(300), at(300)), TimeDelta::zero());
+        assert_eq!(skew(at(100), at(1500), at(300)), TimeDelta::milliseconds(1200), "ahead");
+        assert_eq!(skew(at(100), at(-900), at(300)), TimeDelta::milliseconds(-1000), "behind");
     }
 }

@@ -13,7 +13,7 @@ use crate::domain::request::WhenLeased;
 use crate::domain::scope::Scope;
 use crate::engine::Engine;
 use crate::error::{Error, ErrorKind, Result};
-use crate::ports::ledger::{Claim, Fence};
+use crate::ports::ledger::{Claim, Fence, SlotAsk};
 
 /// What is prolonged while work goes on.
 #[derive(Clone, Copy, Debug, Default)]
@@ -139,12 +139,20 @@ impl Engine {
         self.end_lease(fence).await;
     }
 
-    /// Ends the leases of work that was given up, so that others need not wait until they run out.
+    /// Ends the leases and slots of work that was given up, so that others need not wait until they run out.
     pub(super) async fn unlease_all(&self) {
         let left = std::mem::take(&mut *self.held_leases());
         for fence in left.values() {
             self.end_lease(fence).await;
         }
+        let asks = std::mem::take(&mut *self.asks());
+        for ask in asks.values() {
+            self.end_slot(ask).await;
+        }
+    }
+
+    pub(super) fn asks(&self) -> MutexGuard<'_, BTreeMap<WorkerId, SlotAsk>> {
+        self.asks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn held_leases(&self) -> MutexGuard<'_, BTreeMap<u64, Fence>> {

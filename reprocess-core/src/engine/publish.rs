@@ -418,7 +418,8 @@ fn attempt<'a>(
     origin: &'a Origin,
     beside: &'a Beside,
 ) -> Attempt<'a> {
-    let started_at = known.started_at.unwrap_or(known.queued_at);
+    let began = known.result.as_ref().and_then(|result| result.started_at);
+    let started_at = began.or(known.started_at).unwrap_or(known.queued_at);
     Attempt { plan, task, origin, claim: None, beside, queued_at: known.queued_at, started_at }
 }
 

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeSet;
 
+use chrono::{DateTime, Utc};
+
 use crate::domain::ids::{Actor, BackfillId, JobName, LogicVersion, RunId, WorkerId};
 use crate::domain::partition::PartitionKey;
 use crate::domain::plan::{self, Plan};
@@ -9,7 +11,7 @@ use crate::domain::request::{Mode, Request, Selection, WhenLeased};
 use crate::engine::Engine;
 use crate::engine::lease::retried;
 use crate::engine::record::{Attempt, Origin};
-use crate::engine::task::{Noted, TaskEnd};
+use crate::engine::task::{Noted, TaskEnd, has_moved};
 use crate::error::{Error, ErrorKind, Result};
 use crate::ports::ledger::{RunRecord, RunStatus, Trigger};
 
@@ -143,8 +145,27 @@ impl Engine {
 
     async fn run_once(&self, request: &RunRequest, worker: &WorkerId) -> Result<RunOutcome> {
         self.check_run(&request.run).await?;
+        let queued_at = self.clock.now();
+        let mut left = self.settings.attempts.max(1);
+        loop {
+            left -= 1;
+            // A run is about what is there when it runs: it may have waited for a backfill, and read what that replaced.
+            if let Some(outcome) = self.run_planned(request, worker, queued_at, left == 0).await? {
+                return Ok(outcome);
+            }
+        }
+    }
+
+    /// Plans and runs; `None` where production has moved since the plan, unless it was the last time.
+    async fn run_planned(
+        &self,
+        request: &RunRequest,
+        worker: &WorkerId,
+        queued_at: DateTime<Utc>,
+        last: bool,
+    ) -> Result<Option<RunOutcome>> {
         if self.is_recorded(request).await? {
-            return Ok(RunOutcome::Committed);
+            return Ok(Some(RunOutcome::Committed));
         }
         let plan = self.plan_run(request).await?;
         if let Some(refused) = plan.refused.first() {
@@ -162,12 +183,12 @@ impl Engine {
         };
         let Some(task) = plan.tasks.first() else {
             if self.adopt_unrecorded(request, &origin).await? {
-                return Ok(RunOutcome::Committed);
+                return Ok(Some(RunOutcome::Committed));
             }
             self.note_unchanged(&plan, &request.run).await?;
             let reason =
                 plan.skipped.first().map_or_else(|| "nothing to do".to_owned(), |s| s.reason.to_string());
-            return Ok(RunOutcome::Skipped(reason));
+            return Ok(Some(RunOutcome::Skipped(reason)));
         };
         let beside = self.beside(&plan).await?;
         let now = self.clock.now();
@@ -177,22 +198,30 @@ impl Engine {
             origin: &origin,
             claim: None,
             beside: &beside,
-            queued_at: now,
+            queued_at,
             started_at: now,
         };
-        match self.run_task(&at, Noted::default()).await {
-            Ok(TaskEnd::Skipped(why)) => Ok(RunOutcome::Skipped(why)),
-            Ok(_) => Ok(RunOutcome::Committed),
-            Err(error) => {
-                let error = error
-                    .with_context("job", &request.job)
-                    .with_context("partition", &request.unit)
-                    .with_context("run", &request.run);
-                let records = self.records(&at, None, RunStatus::Failed, Some(&error.to_string()))?;
-                retried(self, || self.ledger.record_failed(&records)).await?;
-                Err(error)
+        let ran = self.run_in_pool(&at, Noted::default()).await;
+        let at = Attempt { started_at: ran.started_at, ..at };
+        let error = match ran.end {
+            Ok(TaskEnd::Skipped(why)) => return Ok(Some(RunOutcome::Skipped(why))),
+            Ok(TaskEnd::NotBegun) => return Err(stopped(request)),
+            Ok(TaskEnd::Moved(_)) if !last => {
+                // Planned anew it may find nothing to do, and then nobody would come back to what is staged.
+                self.drop_staged(&at).await?;
+                return Ok(None);
             }
-        }
+            Ok(TaskEnd::Moved(moved)) => has_moved(&moved).with_retry(true),
+            Ok(_) => return Ok(Some(RunOutcome::Committed)),
+            Err(error) => error,
+        };
+        let error = error
+            .with_context("job", &request.job)
+            .with_context("partition", &request.unit)
+            .with_context("run", &request.run);
+        let records = self.records(&at, None, RunStatus::Failed, Some(&error.to_string()))?;
+        retried(self, || self.ledger.record_failed(&records)).await?;
+        Err(error)
     }
 
     /// Tells the ledger of a commit that this run made before it died, where another run has since made the same rows, so

@@ -1,8 +1,8 @@
 //! Running a transform and staging its rows.
 
 use std::panic::AssertUnwindSafe;
-use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
 
 use futures::FutureExt;
 
@@ -17,6 +17,7 @@ use crate::domain::value::Value;
 use crate::engine::Engine;
 use crate::engine::deliver::check_keys;
 use crate::engine::lease::retried;
+use crate::engine::measure;
 use crate::engine::pins::Resolved;
 use crate::engine::record::Attempt;
 use crate::error::{Error, ErrorKind, Result};
@@ -40,7 +41,7 @@ impl Engine {
         let (staged, read_bytes) = retried(self, || self.stage_once(at, resolved, base, writer)).await?;
         let after = self.after(at, writer, job, &staged).await?;
         let verdict = self.verdict(at, writer, job, &staged, &before, &after).await?;
-        Ok(TaskResult {
+        let result = TaskResult {
             staged: Some(staged),
             inputs: resolved.pins.clone(),
             fingerprint: Some(resolved.fingerprint.clone()),
@@ -48,8 +49,11 @@ impl Engine {
             after,
             verdict,
             read_bytes,
+            started_at: Some(at.started_at),
             ..TaskResult::new(base.clone(), resolved.pinned_at)
-        })
+        };
+        measure::staged(at, &result);
+        Ok(result)
     }
 
     /// Profiles of the scope as the staged set would leave it.
@@ -84,6 +88,15 @@ impl Engine {
         Ok(profiles)
     }
 
+    /// Removes what an attempt has staged, and withdraws what it would have sent.
+    pub(super) async fn drop_staged(&self, at: &Attempt<'_>) -> Result<()> {
+        let id = StagedId { stamp: self.stamp(at)?, attempt: at.number() };
+        let now = self.clock.now();
+        retried(self, || self.ledger.prepare_deliveries(&id, None, &[], now)).await?;
+        let writer = self.host.writer(&at.task.table)?;
+        retried(self, || writer.discard(&id)).await
+    }
+
     async fn stage_once(
         &self,
         at: &Attempt<'_>,
@@ -92,7 +105,7 @@ impl Engine {
         writer: &dyn PartitionWriter,
     ) -> Result<(Staged, Option<u64>)> {
         let job = self.host.catalog().job(&at.task.job)?;
-        let seen = Seen::default();
+        let seen = Seen { throttles: Arc::clone(&self.throttles), ..Seen::default() };
         let rows = self.transform(at, resolved, &seen).await?;
         let by_own_engine = matches!(rows, Rows::Query(_));
         if let Rows::Stream { schema, .. } = &rows

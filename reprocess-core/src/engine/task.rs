@@ -28,6 +28,10 @@ pub(super) enum TaskEnd {
     Skipped(String),
     /// Stopped, or passed to another worker.
     Lost,
+    /// Not begun: the process is to stop, or the backfill is paused.
+    NotBegun,
+    /// Production moved under a run of no backfill, which can be planned anew; nothing was written.
+    Moved(Vec<Moved>),
 }
 
 /// A task before its commit.
@@ -195,6 +199,7 @@ impl Engine {
                         expect(std::slice::from_mut(&mut entry), &base);
                     }
                     None if at.task.is_downstream() => return Ok(None),
+                    None if at.claim.is_none() => return Ok(Some(TaskEnd::Moved(moved))),
                     None => return Err(has_moved(&moved)),
                 },
             }
@@ -408,7 +413,7 @@ pub(super) fn expect(entries: &mut [CommitEntry], base: &Base) {
     }
 }
 
-fn has_moved(moved: &[Moved]) -> Error {
+pub(super) fn has_moved(moved: &[Moved]) -> Error {
     let keys: Vec<_> = moved.iter().map(|m| m.partition.to_string()).collect();
     Error::new(ErrorKind::State, format!("production moved since the plan: {}", keys.join(", ")))
         .with_advice("nothing was overwritten; plan again, or ask for it to be overwritten")

@@ -41,12 +41,16 @@ impl Engine {
         let mut left = BTreeMap::new();
         let mut first_error = None;
         let mut asked = self.stop.is_asked();
-        let mut look = Box::pin(self.look(worker, false));
-        while !(asked && at_work.is_empty()) {
+        let mut look = Box::pin(self.look(false));
+        // Beside the search for work, since a receiver may take long.
+        let mut sending = Some(Box::pin(self.send_due(worker)));
+        let mut pause = Box::pin(self.pause_before_look());
+        while !(asked && at_work.is_empty() && sending.is_none()) {
             // Without `biased` the order would be drawn, and a seeded replay would differ.
             tokio::select! {
                 biased;
                 () = self.stop.asked(), if !asked => asked = true,
+                () = self.stop.released(), if sending.is_some() => sending = None,
                 Some((record, ended)) = at_work.next(), if !at_work.is_empty() => {
                     let record: BackfillRecord = record;
                     let id = record.plan.request.id;
@@ -56,7 +60,14 @@ impl Engine {
                         first_error.get_or_insert(error);
                     }
                     taken.remove(&id);
-                    look = Box::pin(self.look(worker, false));
+                    look = Box::pin(self.look(false));
+                }
+                () = sent(&mut sending), if sending.is_some() => {
+                    sending = None;
+                    pause = Box::pin(self.pause_before_look());
+                }
+                () = &mut pause, if !asked && sending.is_none() => {
+                    sending = Some(Box::pin(self.send_due(worker)));
                 }
                 found = &mut look, if !asked => {
                     for record in found? {
@@ -70,13 +81,39 @@ impl Engine {
                         });
                     }
                     if until_idle && at_work.is_empty() {
+                        self.send_rest(sending, worker).await;
                         return first_error.map_or(Ok(()), Err);
                     }
-                    look = Box::pin(self.look(worker, true));
+                    look = Box::pin(self.look(true));
                 }
             }
         }
         Ok(())
+    }
+
+    /// Sends to the end what is on its way, and then what is due since.
+    async fn send_rest(&self, sending: Option<impl Future<Output = ()>>, worker: &WorkerId) {
+        let rest = async {
+            if let Some(sending) = sending {
+                sending.await;
+            }
+            self.send_due(worker).await;
+        };
+        tokio::select! {
+            biased;
+            () = rest => {}
+            () = self.stop.released() => {}
+        }
+    }
+
+    async fn send_due(&self, worker: &WorkerId) {
+        if let Err(error) = self.dispatch(worker).await {
+            tracing::warn!(%error, "deliveries wait to be sent");
+        }
+    }
+
+    async fn pause_before_look(&self) {
+        self.clock.sleep(10 * self.settings.poll()).await;
     }
 
     /// Stops the claims of a backfill's tasks; those that are claimed go on.
@@ -94,10 +131,16 @@ impl Engine {
         self.ledger.adjust(id, Adjustment::Concurrency(tasks), by).await
     }
 
+    /// The time by the engine's clock.
+    #[cfg(feature = "cli")]
+    pub(crate) fn now(&self) -> chrono::DateTime<chrono::Utc> {
+        self.clock.now()
+    }
+
     /// Waits until it is worth looking again at what others do.
     #[cfg(feature = "cli")]
     pub(crate) async fn look_again(&self) {
-        self.clock.sleep(10 * self.settings.poll()).await;
+        self.pause_before_look().await;
     }
 
     /// Waits for something, but no longer than tasks are given to come to their end.
@@ -109,13 +152,10 @@ impl Engine {
         }
     }
 
-    /// Sends what is due, then answers which backfills there are to work on.
-    async fn look(&self, worker: &WorkerId, later: bool) -> Result<Vec<BackfillRecord>> {
+    /// Which backfills there are to work on.
+    async fn look(&self, later: bool) -> Result<Vec<BackfillRecord>> {
         if later {
-            self.clock.sleep(10 * self.settings.poll()).await;
-        }
-        if let Err(error) = self.dispatch(worker).await {
-            tracing::warn!(%error, "deliveries wait to be sent");
+            self.pause_before_look().await;
         }
         let mut found = match retried(self, || self.ledger.backfills(&TAKEN_UP)).await {
             Ok(found) => found,
@@ -136,5 +176,13 @@ impl Engine {
             waits && record.paused_by.is_none() && plan.tasks.iter().any(runs)
         });
         Ok(found)
+    }
+}
+
+/// Waits for what is on its way; for ever where nothing is.
+async fn sent<F: Future<Output = ()> + Unpin>(sending: &mut Option<F>) {
+    match sending {
+        Some(sending) => sending.await,
+        None => std::future::pending().await,
     }
 }

@@ -7,6 +7,7 @@ pub mod ledger;
 pub mod notify;
 pub mod reader;
 pub mod staged;
+pub(crate) mod throttle;
 pub mod transform;
 pub mod verbs;
 pub mod writer;

@@ -16,9 +16,10 @@ use rand_chacha::ChaCha8Rng;
 
 use super::delivery::Delivery;
 use super::reader::{PinnedInput, RowStream};
+use super::throttle::Throttle;
 use super::writer::{Query, Rows};
 use crate::domain::determinism;
-use crate::domain::ids::{JobName, LogicVersion, RunId};
+use crate::domain::ids::{JobName, LogicVersion, RunId, TableId};
 use crate::domain::interval::Interval;
 use crate::domain::partition::PartitionKey;
 use crate::domain::value::Value;
@@ -161,6 +162,8 @@ pub struct TaskContext {
 pub(crate) struct Seen {
     pub(crate) deliveries: Arc<Mutex<Vec<Delivery>>>,
     pub(crate) read_bytes: Arc<AtomicU64>,
+    /// What reads of a table pass through, where they are limited.
+    pub(crate) throttles: Arc<BTreeMap<TableId, Throttle>>,
 }
 
 impl TaskContext {
@@ -218,13 +221,28 @@ impl TaskContext {
 
     /// The rows of an input's pinned slice.
     pub async fn read(&self, name: &str) -> Result<(SchemaRef, RowStream)> {
-        let (schema, rows) = self.input(name)?.read().await.map_err(|e| e.with_context("input", name))?;
+        let input = self.input(name)?;
+        let (schema, rows) = input.read().await.map_err(|e| e.with_context("input", name))?;
         let read_bytes = Arc::clone(&self.seen.read_bytes);
         let counted = rows.inspect_ok(move |batch| {
             let size_bytes = u64::try_from(batch.get_array_memory_size()).unwrap_or(u64::MAX);
             read_bytes.fetch_add(size_bytes, Ordering::Relaxed);
         });
-        Ok((schema, counted.boxed()))
+        let throttles = Arc::clone(&self.seen.throttles);
+        let table = input.pin.table.clone();
+        if !throttles.contains_key(&table) {
+            return Ok((schema, counted.boxed()));
+        }
+        let throttled = counted.and_then(move |batch| {
+            let (throttles, table) = (Arc::clone(&throttles), table.clone());
+            async move {
+                if let Some(throttle) = throttles.get(&table) {
+                    throttle.pass(&batch).await;
+                }
+                Ok(batch)
+            }
+        });
+        Ok((schema, throttled.boxed()))
     }
 
     /// The rows of an input's pinned slice as one batch; for slices that fit into memory.

@@ -130,6 +130,7 @@ pub(super) fn result(d: u32, scheduled: &str, departures: (&str, &str), verdict:
         verdict: Some(verdict),
         pinned_at: 0,
         read_bytes: None,
+        started_at: None,
     }
 }
 

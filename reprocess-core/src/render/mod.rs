@@ -9,6 +9,7 @@ mod ledger;
 mod numbers;
 mod partitions;
 mod plan;
+mod reports;
 mod review;
 mod spans;
 mod text;
@@ -18,6 +19,7 @@ pub use diff::diff;
 pub use ledger::{explanation, ledger};
 pub use partitions::{deliveries, drift, findings, outdated, stale};
 pub use plan::plan;
+pub use reports::{corrections, readiness, reconciliations};
 pub use review::review;
 
 /// How many lines of a list fit what a person reads at once.

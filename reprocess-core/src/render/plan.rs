@@ -98,7 +98,9 @@ fn policies(request: &Request) -> Vec<String> {
     add(!request.keep_replaced, "does not keep what it replaces");
     add(request.deliver, "releases deliveries");
     add(!request.deliver, "holds deliveries back");
-    if request.partitions_per_commit > 1 {
+    if let Some(grain) = request.commit_by {
+        all.push(format!("the partitions of one {grain} in one commit"));
+    } else if request.partitions_per_commit > 1 {
         all.push(format!("up to {} partitions in one commit", request.partitions_per_commit));
     }
     if let Inputs::Recorded { by } = &request.inputs {

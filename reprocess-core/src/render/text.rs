@@ -132,9 +132,13 @@ pub(super) fn minute(at: DateTime<Utc>) -> String {
     at.format("%Y-%m-%d %H:%M").to_string()
 }
 
-/// A time span in its two largest units.
+/// The time between two instants.
 pub(super) fn duration(from: DateTime<Utc>, to: DateTime<Utc>) -> String {
-    let ms = (to - from).num_milliseconds().max(0);
+    span(u64::try_from((to - from).num_milliseconds()).unwrap_or(0))
+}
+
+/// A time span in its two largest units.
+pub(super) fn span(ms: u64) -> String {
     let (seconds, minutes, hours) = (ms / 1_000, ms / 60_000, ms / 3_600_000);
     match (hours, minutes, seconds) {
         (0, 0, 0) => format!("{ms} ms"),

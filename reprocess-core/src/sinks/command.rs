@@ -32,10 +32,12 @@ const NOTE: usize = 500;
 /// use reprocess_core::ports::notify::EVENTS;
 /// use reprocess_core::sinks::CommandSink;
 ///
-/// // Builds the dbt models downstream of each published partition, over its data interval.
-/// let sink = CommandSink::new(EVENTS, "dbt")
-///     .with_args(["build", "--select", "daily_revenue+"])
-///     .with_args(["--event-time-start", "{/data_interval_start}", "--event-time-end", "{/data_interval_end}"]);
+/// // Builds the dbt models downstream of each published partition, over its data interval. dbt takes times without a zone,
+/// // as UTC: the shell takes off their last letter.
+/// let build = r#"exec dbt build --select daily_revenue+ --event-time-start "${1%Z}" --event-time-end "${2%Z}""#;
+/// let sink = CommandSink::new(EVENTS, "sh")
+///     .with_args(["-c", build, "dbt"])
+///     .with_args(["{/data_interval_start}", "{/data_interval_end}"]);
 /// ```
 #[derive(Clone)]
 pub struct CommandSink {

@@ -18,6 +18,17 @@ use super::row::{from_word, json, number, parsed, word};
 
 pub(super) use send::{Wish, claim, decide, end};
 
+/// Whether deliveries stand for an attempt, in whatever state.
+pub(super) async fn stand_for(s: &mut Session<'_>, id: &StagedId) -> Result<bool> {
+    let (some,): (bool,) = s
+        .sql("SELECT EXISTS (SELECT 1 FROM reprocess.delivery WHERE stamp = $1 AND attempt = $2)")
+        .bind(json(&id.stamp)?)
+        .bind(id.attempt)
+        .one(s.conn(), "look for deliveries")
+        .await?;
+    Ok(some)
+}
+
 pub(super) async fn prepare(
     s: &mut Session<'_>,
     id: &StagedId,

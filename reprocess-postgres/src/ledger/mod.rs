@@ -21,6 +21,7 @@ mod reader;
 mod row;
 mod run;
 mod schema;
+mod slot;
 mod stale;
 mod task;
 
@@ -38,8 +39,8 @@ use reprocess_core::ports::delivery::{
     Delivery, DeliveryClaim, DeliveryDecision, DeliveryEnd, DeliveryOrigin,
 };
 use reprocess_core::ports::ledger::{
-    Adjustment, Claim, Fence, Leave, RunLedger, RunRecord, StateChange, Submitted, TaskResult, TaskState,
-    Transition,
+    Adjustment, Claim, Fence, Leave, RunLedger, RunRecord, SlotAsk, StateChange, Submitted, TaskResult,
+    TaskState, Transition,
 };
 use reprocess_core::ports::writer::{Commit, CommitEntry, StagedId};
 use sqlx::{PgConnection, Postgres, Transaction};
@@ -308,6 +309,19 @@ impl RunLedger for PostgresLedger {
         written(tx, ()).await
     }
 
+    async fn ask_slot(&self, ask: &SlotAsk, ttl: Duration, now: DateTime<Utc>) -> Result<bool> {
+        let mut tx = self.db.begin().await?;
+        let deciding = self.deciding(now);
+        let answer = slot::ask(&mut self.session(&mut tx), ask, ttl, deciding).await?;
+        written(tx, answer).await
+    }
+
+    async fn end_slot(&self, ask: &SlotAsk) -> Result<()> {
+        let mut tx = self.db.begin().await?;
+        slot::end(&mut self.session(&mut tx), ask).await?;
+        written(tx, ()).await
+    }
+
     async fn prepare_deliveries(
         &self,
         id: &StagedId,
@@ -315,6 +329,15 @@ impl RunLedger for PostgresLedger {
         batch: &[Delivery],
         now: DateTime<Utc>,
     ) -> Result<()> {
+        // Most tasks deliver nothing, and writing takes its turn with everything that the ledger records.
+        if batch.is_empty() {
+            let mut tx = self.db.begin_read().await?;
+            let some = delivery::stand_for(&mut self.session(&mut tx), id).await?;
+            tx.rollback().await?;
+            if !some {
+                return Ok(());
+            }
+        }
         let mut tx = self.db.begin().await?;
         let s = &mut self.session(&mut tx);
         order::lock(s).await?;

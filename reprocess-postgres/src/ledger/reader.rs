@@ -33,6 +33,17 @@ impl LedgerReader for PostgresLedger {
         answered(tx, number(last)?).await
     }
 
+    async fn time(&self) -> Result<Option<DateTime<Utc>>> {
+        if self.callers_clock {
+            return Ok(None);
+        }
+        let mut tx = self.db.begin_read().await?;
+        let s = &mut self.session(&mut tx);
+        let (now,): (DateTime<Utc>,) =
+            s.sql("SELECT clock_timestamp()").one(s.conn(), "read the server's clock").await?;
+        answered(tx, Some(now)).await
+    }
+
     async fn backfill(&self, id: &BackfillId) -> Result<Option<BackfillRecord>> {
         let mut tx = self.db.begin_read().await?;
         let mut records = backfill::records(&mut self.session(&mut tx), Some(id), &[]).await?;

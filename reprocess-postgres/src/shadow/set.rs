@@ -175,7 +175,10 @@ impl<'a> Staging<'a> {
             None => create(&mut tx, &rows, layout).await?,
         }
         tx.commit().await?;
-        sweep(table.database()).await;
+        // An attempt before this one may have died; else what there is to remove goes with the commit.
+        if id.attempt > 1 {
+            sweep(table.database()).await;
+        }
         Ok(Self { table, id, layout, place, n, rows })
     }
 

@@ -18,6 +18,16 @@ use crate::error::Doing;
 
 pub(super) use send::{claim, decide, end};
 
+/// Whether deliveries stand for an attempt, in whatever state.
+pub(super) async fn stand_for(conn: &mut SqliteConnection, id: &StagedId) -> Result<bool> {
+    sqlx::query_scalar("SELECT EXISTS (SELECT 1 FROM reprocess_delivery WHERE stamp = ? AND attempt = ?)")
+        .bind(json(&id.stamp)?)
+        .bind(id.attempt)
+        .fetch_one(conn)
+        .await
+        .doing("look for deliveries")
+}
+
 pub(super) async fn prepare(
     conn: &mut SqliteConnection,
     id: &StagedId,

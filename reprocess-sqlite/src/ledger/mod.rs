@@ -13,6 +13,7 @@ mod reader;
 mod row;
 mod run;
 mod schema;
+mod slot;
 mod stale;
 mod task;
 
@@ -29,8 +30,8 @@ use reprocess_core::ports::delivery::{
     Delivery, DeliveryClaim, DeliveryDecision, DeliveryEnd, DeliveryOrigin,
 };
 use reprocess_core::ports::ledger::{
-    Adjustment, Claim, Fence, Leave, RunLedger, RunRecord, StateChange, Submitted, TaskResult, TaskState,
-    Transition,
+    Adjustment, Claim, Fence, Leave, RunLedger, RunRecord, SlotAsk, StateChange, Submitted, TaskResult,
+    TaskState, Transition,
 };
 use reprocess_core::ports::writer::{Commit, CommitEntry, StagedId};
 use sqlx::{Sqlite, Transaction};
@@ -220,6 +221,18 @@ impl RunLedger for SqliteLedger {
         written(tx, ()).await
     }
 
+    async fn ask_slot(&self, ask: &SlotAsk, ttl: Duration, now: DateTime<Utc>) -> Result<bool> {
+        let mut tx = self.db.begin_write().await?;
+        let answer = slot::ask(&mut tx, ask, ttl, now).await?;
+        written(tx, answer).await
+    }
+
+    async fn end_slot(&self, ask: &SlotAsk) -> Result<()> {
+        let mut tx = self.db.begin_write().await?;
+        slot::end(&mut tx, ask).await?;
+        written(tx, ()).await
+    }
+
     async fn prepare_deliveries(
         &self,
         id: &StagedId,
@@ -227,6 +240,10 @@ impl RunLedger for SqliteLedger {
         batch: &[Delivery],
         now: DateTime<Utc>,
     ) -> Result<()> {
+        // Most tasks deliver nothing, and only one process writes at a time.
+        if batch.is_empty() && !delivery::stand_for(&mut *self.db.read().await?, id).await? {
+            return Ok(());
+        }
         let mut tx = self.db.begin_write().await?;
         delivery::prepare(&mut tx, id, backfill, batch, now).await?;
         written(tx, ()).await

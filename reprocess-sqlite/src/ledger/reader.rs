@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use async_trait::async_trait;
+use chrono::{DateTime, Utc};
 use reprocess_core::Result;
 use reprocess_core::domain::ids::{BackfillId, JobName, LogicVersion, RunId, TableId};
 use reprocess_core::domain::interval::Interval;
@@ -26,6 +27,10 @@ impl LedgerReader for SqliteLedger {
             .await
             .doing("read the position of the ledger")?;
         number(last)
+    }
+
+    async fn time(&self) -> Result<Option<DateTime<Utc>>> {
+        Ok(None)
     }
 
     async fn backfill(&self, id: &BackfillId) -> Result<Option<BackfillRecord>> {

@@ -1,6 +1,7 @@
 //! A host with a source of flights, daily and weekly departures; three flights a day and carrier, one of them cancelled.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use arrow_array::{Array, BooleanArray, Date32Array, Int64Array, RecordBatch, StringArray};
 use arrow_schema::{DataType, Field, Schema, SchemaRef};
@@ -23,6 +24,8 @@ const CARRIERS: [&str; 2] = ["AA", "UA"];
 
 pub(super) struct TestHost {
     pub(super) engine: Engine,
+    pub(super) clock: Arc<ManualClock>,
+    pub(super) flights: MemoryTable,
     pub(super) daily: MemoryTable,
 }
 
@@ -74,8 +77,13 @@ fn departures_columns(time: &str) -> SchemaRef {
 }
 
 fn flights() -> RecordBatch {
+    flights_of(FIRST..FIRST + DAYS)
+}
+
+/// Flights of days since the epoch.
+pub(super) fn flights_of(all: std::ops::Range<i32>) -> RecordBatch {
     let (mut days, mut carriers, mut cancelled) = (Vec::new(), Vec::new(), Vec::new());
-    for day in FIRST..FIRST + DAYS {
+    for day in all {
         for carrier in CARRIERS {
             for flight in 0..3 {
                 days.push(day);
@@ -147,27 +155,29 @@ impl TestHost {
         let weekly_table = MemoryTable::new(weekly_spec.clone());
         weekly_table.create(&departures_columns("week")).await.unwrap();
         let mut host = Host::new("test");
-        host.add_source(flights_spec, Arc::new(source)).unwrap();
+        host.add_source(flights_spec, Arc::new(source.clone())).unwrap();
         host.add_table(daily_spec, Arc::new(daily_table.clone())).unwrap();
         host.add_table(weekly_spec, Arc::new(weekly_table)).unwrap();
         let keyed = ProfileSpec::new().with_keys(["carrier"]);
         let spec = JobSpec::new("daily_departures", "ops@example.org", "daily_departures")
             .with_input("flights", "flights", Window::Same)
-            .with_profile(keyed.clone());
+            .with_profile(keyed.clone())
+            .with_ready_within(Duration::from_secs(20 * 86_400));
         let job = Job::new(spec).transform_with("v2", false, daily).transform_with("v1", true, daily);
         host.add_job(job).unwrap();
         let spec = JobSpec::new("weekly_departures", "planning@example.org", "weekly_departures")
             .with_input("daily", "daily_departures", Window::Covering)
-            .with_profile(keyed);
+            .with_profile(keyed)
+            .with_matching_total("departures", "daily", "departures");
         host.add_job(Job::new(spec).transform_with("v1", (), |(), task| weekly(task))).unwrap();
         host.add_exposure(Exposure {
             name: "dashboard".to_owned(),
             owner: "board@example.org".to_owned(),
             tables: vec!["weekly_departures".into()],
         });
-        let clock = ManualClock::new("2013-04-02T09:00:00Z".parse().unwrap());
-        let engine = Engine::new(host, Arc::new(MemoryLedger::new())).with_clock(Arc::new(clock));
-        let this = Self { engine, daily: daily_table };
+        let clock = Arc::new(ManualClock::new("2013-04-02T09:00:00Z".parse().unwrap()));
+        let engine = Engine::new(host, Arc::new(MemoryLedger::new())).with_clock(clock.clone());
+        let this = Self { engine, clock, flights: source, daily: daily_table };
         for day in 4..=10 {
             this.schedule("daily_departures", &format!("day=2013-03-{day:02}")).await;
         }

@@ -35,6 +35,10 @@ impl LedgerReader for BrokenLedger {
         self.inner.position().await
     }
 
+    async fn time(&self) -> Result<Option<DateTime<Utc>>> {
+        self.inner.time().await
+    }
+
     async fn backfill(&self, id: &BackfillId) -> Result<Option<BackfillRecord>> {
         self.inner.backfill(id).await
     }
@@ -252,6 +256,18 @@ impl RunLedger for BrokenLedger {
 
     async fn release(&self, fence: &Fence) -> Result<()> {
         self.inner.release(&self.fence(fence)).await
+    }
+
+    async fn ask_slot(&self, ask: &SlotAsk, ttl: Duration, now: DateTime<Utc>) -> Result<bool> {
+        let mut ask = ask.clone();
+        if self.is(Broken::ServesInTurn) {
+            (ask.class, ask.priority) = (SlotClass::Scheduled, 0);
+        }
+        Ok(self.inner.ask_slot(&ask, ttl, now).await? || self.is(Broken::GivesEverySlot))
+    }
+
+    async fn end_slot(&self, ask: &SlotAsk) -> Result<()> {
+        self.inner.end_slot(ask).await
     }
 
     async fn prepare_deliveries(

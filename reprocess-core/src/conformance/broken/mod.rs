@@ -69,6 +69,8 @@ pub(super) enum Broken {
     IgnoresOrder,
     TakesAShadowForDirect,
     PausesNothing,
+    GivesEverySlot,
+    ServesInTurn,
     ClosesNothing,
     ForgetsWhatIsStale,
     ForgetsWhatWasRead,
@@ -388,6 +390,8 @@ const NAMED_BY: &[(Broken, &[(&str, &str)])] = &[
         ],
     ),
     (Broken::PausesNothing, &[("ledger_downstream", "a_pause_and_another_cap_hold_for_every_worker")]),
+    (Broken::GivesEverySlot, &[("ledger_pools", "no_more_tasks_have_slots_than_there_are")]),
+    (Broken::ServesInTurn, &[("ledger_pools", "the_schedule_comes_first_and_backfills_keep_their_slots")]),
     (Broken::ClosesNothing, &[("ledger_downstream", "closing_gives_up_what_is_left_downstream")]),
     (
         Broken::ForgetsWhatWasRead,

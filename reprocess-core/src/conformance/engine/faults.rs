@@ -165,6 +165,10 @@ impl LedgerReader for FaultyLedger {
         self.inner.position().await
     }
 
+    async fn time(&self) -> Result<Option<DateTime<Utc>>> {
+        self.inner.time().await
+    }
+
     async fn backfill(&self, id: &BackfillId) -> Result<Option<BackfillRecord>> {
         self.inner.backfill(id).await
     }
@@ -317,6 +321,14 @@ impl RunLedger for FaultyLedger {
 
     async fn release(&self, fence: &Fence) -> Result<()> {
         self.fuse.around(self.inner.release(fence)).await
+    }
+
+    async fn ask_slot(&self, ask: &SlotAsk, ttl: Duration, now: DateTime<Utc>) -> Result<bool> {
+        self.fuse.around(self.inner.ask_slot(ask, ttl, now)).await
+    }
+
+    async fn end_slot(&self, ask: &SlotAsk) -> Result<()> {
+        self.fuse.around(self.inner.end_slot(ask)).await
     }
 
     async fn prepare_deliveries(

@@ -188,6 +188,7 @@ impl Shop {
         let settings = Settings {
             leases: self.leases,
             lease_ttl_ms: 3_000,
+            send_ttl_ms: 3_000,
             poll_ms: 20,
             backoff_min_ms: 5,
             ..Settings::default()

@@ -3,5 +3,6 @@
 pub(super) mod downstream;
 pub(in crate::conformance) mod fixtures;
 pub(super) mod outbox;
+pub(super) mod pools;
 pub(super) mod rows;
 pub(super) mod tasks;

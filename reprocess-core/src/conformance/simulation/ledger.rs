@@ -21,8 +21,8 @@ use crate::ports::delivery::{
 };
 use crate::ports::ledger::{
     Adjustment, BackfillRecord, BackfillState, Claim, DeliveryFilter, Fence, Leave, LedgerReader, LedgerRow,
-    Outdated, Progress, QueueTime, RunLedger, RunRecord, StalePartition, StateChange, Submitted, TaskRecord,
-    TaskResult, Transition, Trigger,
+    Outdated, Progress, QueueTime, RunLedger, RunRecord, SlotAsk, StalePartition, StateChange, Submitted,
+    TaskRecord, TaskResult, Transition, Trigger,
 };
 use crate::ports::writer::Change::Adopt;
 use crate::ports::writer::{Commit, CommitEntry, StagedId};
@@ -51,6 +51,10 @@ impl SimLedger {
 impl LedgerReader for SimLedger {
     async fn position(&self) -> Result<u64> {
         self.around("position", self.inner.position()).await
+    }
+
+    async fn time(&self) -> Result<Option<DateTime<Utc>>> {
+        self.around("time", self.inner.time()).await
     }
 
     async fn backfill(&self, id: &BackfillId) -> Result<Option<BackfillRecord>> {
@@ -196,6 +200,14 @@ impl RunLedger for SimLedger {
 
     async fn release(&self, fence: &Fence) -> Result<()> {
         self.around("release", self.inner.release(fence)).await
+    }
+
+    async fn ask_slot(&self, ask: &SlotAsk, ttl: Duration, now: DateTime<Utc>) -> Result<bool> {
+        self.around("ask_slot", self.inner.ask_slot(ask, ttl, now)).await
+    }
+
+    async fn end_slot(&self, ask: &SlotAsk) -> Result<()> {
+        self.around("end_slot", self.inner.end_slot(ask)).await
     }
 
     async fn prepare_deliveries(

@@ -95,11 +95,13 @@ impl<'a> Workload<'a> {
         for job in &jobs {
             let selected = select::units(request, catalog, job, existing)?;
             widened.extend(selected.widened);
-            let size = match job.reads_itself() {
-                true => 1,
-                false => request.partitions_per_commit.min(job.partitions_per_commit),
+            let size = match request.commit_by {
+                _ if job.reads_itself() => 1,
+                Some(_) => job.partitions_per_commit,
+                None => request.partitions_per_commit.min(job.partitions_per_commit),
             };
-            groups.insert(job.name.clone(), select::groups(catalog.unit(job)?, selected.units, size));
+            let unit = catalog.unit(job)?;
+            groups.insert(job.name.clone(), select::groups(unit, selected.units, size, request.commit_by));
         }
         Ok(Self { jobs, groups, widened })
     }

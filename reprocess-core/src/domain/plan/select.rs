@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use super::Widened;
 use super::facts::Existing;
-use crate::domain::interval::Interval;
+use crate::domain::interval::{Calendar, Grain, Interval};
 use crate::domain::job::{Catalog, JobSpec};
 use crate::domain::lineage;
 use crate::domain::partition::{PartitionKey, Partitioning};
@@ -169,14 +169,24 @@ fn follow_order(job: &JobSpec, unit: &Partitioning, selected: &mut Selected, exi
     selected.units.sort_by_cached_key(|key| unit.interval(key));
 }
 
-/// Splits units into tasks of at most `size` contiguous ones.
-pub(super) fn groups(unit: &Partitioning, units: Vec<PartitionKey>, size: u32) -> Vec<Vec<PartitionKey>> {
+/// Splits units into tasks of at most `size` contiguous ones, and of one period where there is a grain.
+pub(super) fn groups(
+    unit: &Partitioning,
+    units: Vec<PartitionKey>,
+    size: u32,
+    of_one: Option<Grain>,
+) -> Vec<Vec<PartitionKey>> {
+    let period = |key: &PartitionKey| {
+        let calendar = Calendar::new(of_one?, unit.time()?.1.zone);
+        calendar.key_at(unit.interval(key)?.start())
+    };
     let size = usize::try_from(size).unwrap_or(usize::MAX).max(1);
     let mut groups: Vec<Vec<PartitionKey>> = Vec::new();
     for key in units {
         let joins = groups.last().is_some_and(|group| {
             let end = group.last().and_then(|k| unit.interval(k)).map(|i| i.end());
-            group.len() < size && end.is_some() && end == unit.interval(&key).map(|i| i.start())
+            let follows = end.is_some() && end == unit.interval(&key).map(|i| i.start());
+            group.len() < size && follows && group.last().and_then(period) == period(&key)
         });
         match groups.last_mut() {
             Some(group) if joins => group.push(key),

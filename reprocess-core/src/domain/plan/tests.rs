@@ -392,6 +392,12 @@ fn several_partitions_make_one_commit_where_job_and_request_allow_it() {
     catalog.add_job(daily).unwrap();
     let plan = planned(&request(range(1, 7)).with_partitions_per_commit(30), &catalog, Existing::new());
     assert_eq!(plan.tasks.iter().map(|t| t.units.len()).collect::<Vec<_>>(), [3, 3, 1]);
+    // A week begins on the 4th; the job allows three at a time.
+    let weeks = request(range(1, 7)).with_commit_by(Grain::Week);
+    let plan = planned(&weeks, &catalog, Existing::new());
+    assert_eq!(plan.tasks.iter().map(|t| t.units.len()).collect::<Vec<_>>(), [3, 3, 1]);
+    let plan = planned(&request(range(2, 7)).with_commit_by(Grain::Week), &catalog, Existing::new());
+    assert_eq!(plan.tasks.iter().map(|t| t.units.len()).collect::<Vec<_>>(), [2, 3, 1]);
     let ordered = request(range(1, 7)).with_order(Order::OldestFirst);
     let plan = planned(&ordered, &catalog, Existing::new());
     assert_eq!(plan.tasks[6].after, [TaskId(5)]);

@@ -10,7 +10,6 @@ use crate::conformance::faults::{Fault, FaultyLedger, FaultyTable, Fuse};
 use crate::domain::request::WhenLeased;
 use crate::domain::scope::Scope;
 use crate::engine::RunRequest;
-use crate::ports::clock::Clock;
 use crate::ports::ledger::{BackfillState, LedgerReader, RunLedger, TaskState};
 use crate::ports::writer::PartitionWriter;
 
@@ -91,11 +90,11 @@ async fn check_taken_over(n: i64, policy: WhenLeased) -> bool {
         done = dying.execute(&id, &w1, |_| {}) => drop(done.unwrap()),
         () = fuse.died() => {}
     }
-    // The lease was prolonged after the claim, and outlives it.
+    // The lease was prolonged after the claim, and outlives it; but by less than its time, whatever became of the clock.
     for task in shop.ledger.tasks(&id).await.unwrap().iter().filter(|t| t.state == TaskState::Claimed) {
         let scope = &plan.task(task.id).unwrap().scope;
         let holder = worker(&format!("w1/{}/{}", plan.run(), task.id));
-        let later = shop.clock.now() + TimeDelta::seconds(2);
+        let later = task.started_at.unwrap() + TimeDelta::seconds(2);
         let ttl = Duration::from_secs(3);
         let held = shop.ledger.acquire(&"revenue".into(), scope, &holder, ttl, later).await.unwrap();
         assert!(held.is_some(), "call {n}");

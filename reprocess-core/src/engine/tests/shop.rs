@@ -15,6 +15,7 @@ use crate::domain::interval::Grain;
 use crate::domain::job::{JobSpec, MergeSpec, TableSpec, Window, WriteMode};
 use crate::domain::partition::{PartitionKey, Partitioning};
 use crate::domain::plan::Plan;
+use crate::domain::pool::Pool;
 use crate::domain::profile::ProfileSpec;
 use crate::domain::request::{Mode, Request, Selection};
 use crate::domain::rows::Columns;
@@ -152,6 +153,8 @@ impl Shop {
     ) -> Engine {
         let by_day = || Partitioning::unpartitioned().with_time("day", Grain::Day, chrono_tz::UTC);
         let mut host = Host::new("build-1");
+        // Never full: tests of deaths and lost replies find the calls about its slots.
+        host.add_pool(pool()).unwrap();
         for sink in &self.sinks {
             host.add_sink(Arc::clone(sink)).unwrap();
         }
@@ -175,7 +178,7 @@ impl Shop {
     }
 
     fn engine_of(&self, host: Host, ledger: Arc<dyn RunLedger>) -> Engine {
-        let settings = Settings { lease_ttl_ms: 3_000, ..Settings::default() };
+        let settings = Settings { lease_ttl_ms: 3_000, send_ttl_ms: 3_000, ..Settings::default() };
         Engine::new(host, ledger).with_clock(self.clock.clone()).with_settings(settings)
     }
 
@@ -194,6 +197,7 @@ impl Shop {
     pub(super) fn engine_without_code(&self) -> Engine {
         let by_day = || Partitioning::unpartitioned().with_time("day", Grain::Day, chrono_tz::UTC);
         let mut host = Host::new("build-2");
+        host.add_pool(pool()).unwrap();
         host.add_source(TableSpec::new("orders", by_day()), Arc::new(self.orders.clone())).unwrap();
         let spec = TableSpec::new("revenue", by_day().with_key("country", ValueKind::Text));
         host.add_table(spec, Arc::new(self.revenue.clone())).unwrap();
@@ -205,6 +209,7 @@ impl Shop {
         let spec = JobSpec::new("revenue", "ops", "revenue")
             .with_input("orders", "orders", Window::Same)
             .with_partitions_per_commit(10)
+            .with_pool("db")
             .with_profile(ProfileSpec::new().with_keys(["day", "country"]));
         Job::new(spec)
             .transform_with("v2", self.switches.clone(), |switches, task| revenue(switches, task, true))
@@ -244,6 +249,10 @@ impl Shop {
         use crate::ports::ledger::LedgerReader;
         self.ledger.position().await.unwrap()
     }
+}
+
+fn pool() -> Pool {
+    Pool::new("db", 64.try_into().unwrap()).with_slots_for_backfills(8)
 }
 
 pub(super) fn fix(first: u32, last: u32) -> Request {

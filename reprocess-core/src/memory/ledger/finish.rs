@@ -78,8 +78,7 @@ impl State {
 
     fn mark_stale(&mut self, entry: &CommitEntry, record: &RunRecord, position: u64) {
         for (job, table, partition) in &entry.finish.stale {
-            let has_run = self.committed(table).any(|row| row.record.partition.covers(partition));
-            if !has_run {
+            if !self.has_run(table, partition) {
                 continue;
             }
             let stale = StalePartition {
@@ -106,7 +105,9 @@ impl State {
             .filter(|row| was_read(&row.record))
             .map(|row| (row.record.run.clone(), row.position))
             .collect();
-        for record in &finish.records {
+        for record in
+            finish.records.iter().filter(|r| self.has_run(&r.table, &r.partition)).collect::<Vec<_>>()
+        {
             for (because, position) in &missed {
                 self.insert_stale(StalePartition {
                     job: record.job.clone(),
@@ -117,6 +118,10 @@ impl State {
                 });
             }
         }
+    }
+
+    fn has_run(&self, table: &TableId, partition: &PartitionKey) -> bool {
+        self.committed(table).any(|row| row.record.partition.covers(partition))
     }
 
     /// Of several changes by one run the last counts.

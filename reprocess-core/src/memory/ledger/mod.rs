@@ -5,6 +5,7 @@ mod deliveries;
 mod finish;
 mod leases;
 mod reader;
+mod slots;
 mod state;
 mod tasks;
 
@@ -22,7 +23,8 @@ use crate::domain::scope::Scope;
 use crate::error::{Error, Result};
 use crate::ports::delivery::{Delivery, DeliveryClaim, DeliveryDecision, DeliveryEnd, DeliveryOrigin};
 use crate::ports::ledger::{
-    Adjustment, Claim, Fence, Leave, RunLedger, RunRecord, StateChange, Submitted, TaskResult, Transition,
+    Adjustment, Claim, Fence, Leave, RunLedger, RunRecord, SlotAsk, StateChange, Submitted, TaskResult,
+    Transition,
 };
 use crate::ports::writer::{Commit, CommitEntry, StagedId};
 
@@ -151,6 +153,15 @@ impl RunLedger for MemoryLedger {
 
     async fn release(&self, fence: &Fence) -> Result<()> {
         self.lock()?.leases.release(fence);
+        Ok(())
+    }
+
+    async fn ask_slot(&self, ask: &SlotAsk, ttl: Duration, now: DateTime<Utc>) -> Result<bool> {
+        Ok(self.lock()?.slots.ask(ask, ttl, now))
+    }
+
+    async fn end_slot(&self, ask: &SlotAsk) -> Result<()> {
+        self.lock()?.slots.end(ask);
         Ok(())
     }
 

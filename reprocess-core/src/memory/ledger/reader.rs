@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use async_trait::async_trait;
-use chrono::TimeDelta;
+use chrono::{DateTime, TimeDelta, Utc};
 
 use super::MemoryLedger;
 use super::state::State;
@@ -22,6 +22,10 @@ use crate::ports::ledger::{
 impl LedgerReader for MemoryLedger {
     async fn position(&self) -> Result<u64> {
         Ok(self.lock()?.position)
+    }
+
+    async fn time(&self) -> Result<Option<DateTime<Utc>>> {
+        Ok(None)
     }
 
     async fn backfill(&self, id: &BackfillId) -> Result<Option<BackfillRecord>> {

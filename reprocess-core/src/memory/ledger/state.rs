@@ -6,6 +6,7 @@ use chrono::{DateTime, Utc};
 
 use super::deliveries::Deliveries;
 use super::leases::Leases;
+use super::slots::Slots;
 use crate::domain::ids::{BackfillId, JobName, RunId, TableId};
 use crate::domain::partition::PartitionKey;
 use crate::domain::plan::TaskId;
@@ -28,6 +29,8 @@ pub(super) struct State {
     pub(super) stale: BTreeMap<(TableId, PartitionKey, JobName, RunId), StalePartition>,
     /// Leases.
     pub(super) leases: Leases,
+    /// Slots of pools.
+    pub(super) slots: Slots,
     /// Deliveries.
     pub(super) deliveries: Deliveries,
 }

@@ -2,6 +2,7 @@
 
 mod record;
 pub mod rules;
+mod slot;
 
 use std::any::Any;
 use std::collections::BTreeMap;
@@ -17,6 +18,7 @@ pub use record::{
     Approval, BackfillRecord, BackfillState, LedgerRow, RunRecord, RunStatus, StalePartition, TaskFinish,
     TaskRecord, TaskResult, TaskState, Trigger,
 };
+pub use slot::{SlotAsk, SlotClass, SlotEntry};
 
 use super::delivery::{
     Delivery, DeliveryClaim, DeliveryDecision, DeliveryEnd, DeliveryOrigin, DeliveryRecord, DeliveryState,
@@ -211,6 +213,9 @@ pub trait LedgerReader: Send + Sync + fmt::Debug {
     /// Position of the last row; 0 where there is none.
     async fn position(&self) -> Result<u64>;
 
+    /// The time of the clock that decides leases and claims; `None` where the callers tell it.
+    async fn time(&self) -> Result<Option<DateTime<Utc>>>;
+
     /// A backfill in its latest generation.
     async fn backfill(&self, id: &BackfillId) -> Result<Option<BackfillRecord>>;
 
@@ -259,7 +264,7 @@ pub trait LedgerReader: Send + Sync + fmt::Debug {
 ///
 /// Contract, each line a law of the conformance suite:
 /// - every method is atomic, and several processes may call it at a time;
-/// - `now` is told by the caller, except for what decides a lease or a claim, where a ledger that many machines share
+/// - `now` is told by the caller, except for what decides a lease, a claim or a slot, where a ledger that many machines share
 ///   uses its own clock;
 /// - a lease or claim that ran out decides who may try, never what is true: commits are guarded by base and stamp;
 /// - [`finish`](Self::finish) is an upsert: the same stamp and partition again changes nothing, and never makes a
@@ -344,6 +349,14 @@ pub trait RunLedger: LedgerReader + Any {
 
     /// Ends a lease. Idempotent.
     async fn release(&self, fence: &Fence) -> Result<()>;
+
+    /// Asks for a slot of a pool, or prolongs one that it has, and answers whether it has one. Who waits asks again and again:
+    /// an ask that is not repeated within its time is forgotten, and so is a slot. By the rules of
+    /// [`has_slot`](rules::has_slot), each asker's declaration of the pool deciding for itself.
+    async fn ask_slot(&self, ask: &SlotAsk, ttl: Duration, now: DateTime<Utc>) -> Result<bool>;
+
+    /// Gives up a slot, or the wish for one. Idempotent.
+    async fn end_slot(&self, ask: &SlotAsk) -> Result<()>;
 
     /// Writes the deliveries of a staged set as prepared, in place of those that were there. Nothing is sent.
     async fn prepare_deliveries(

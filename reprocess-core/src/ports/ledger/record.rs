@@ -544,6 +544,9 @@ pub struct TaskResult {
     pub read_bytes: Option<u64>,
     /// Position of the ledger when the inputs were pinned.
     pub pinned_at: u64,
+    /// When its task began to run, after it had waited for its turn.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub started_at: Option<DateTime<Utc>>,
 }
 
 impl TaskResult {
@@ -559,6 +562,7 @@ impl TaskResult {
             verdict: None,
             read_bytes: None,
             pinned_at,
+            started_at: None,
         }
     }
 }

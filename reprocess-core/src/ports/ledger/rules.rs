@@ -5,10 +5,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use chrono::{DateTime, Utc};
 
 use super::record::{BackfillState, RunRecord, RunStatus, StalePartition, TaskState};
+use super::slot::{SlotClass, SlotEntry};
 use super::{Overlap, Submitted};
-use crate::domain::ids::{RunId, TableId};
+use crate::domain::ids::{RunId, TableId, WorkerId};
 use crate::domain::partition::PartitionKey;
 use crate::domain::plan::{Plan, Task, TaskId};
+use crate::domain::pool::Pool;
 use crate::domain::profile::Profile;
 use crate::domain::value::Value;
 use crate::ports::delivery::{DeliveryDecision, DeliveryEnd, DeliveryOrigin, DeliveryState};
@@ -226,6 +228,37 @@ pub fn fill(mut record: RunRecord, commit: &Commit, entry: &CommitEntry) -> RunR
     record
 }
 
+/// Whether a task that asks has a slot now, among all that ask or have one. Slots that are free go to those that wait, in
+/// order: to backfills as long as they have fewer than are theirs, then to the schedule, then to backfills; of one kind
+/// by priority, then by how long they have waited.
+pub fn has_slot(asks: &[SlotEntry], pool: &Pool, holder: &WorkerId) -> bool {
+    let mut of_backfills = 0;
+    let mut free = pool.slots.get();
+    for taken in asks.iter().filter(|entry| entry.has_slot) {
+        if taken.holder == *holder {
+            return true;
+        }
+        free = free.saturating_sub(1);
+        of_backfills += u32::from(taken.class == SlotClass::Backfill);
+    }
+    let waiting = |class: SlotClass| {
+        let mut waiting: Vec<_> = asks.iter().filter(|e| !e.has_slot && e.class == class).collect();
+        waiting.sort_by_key(|e| (std::cmp::Reverse(e.priority), e.asked_at, e.holder.clone()));
+        waiting.into_iter().peekable()
+    };
+    let (mut scheduled, mut backfills) = (waiting(SlotClass::Scheduled), waiting(SlotClass::Backfill));
+    for _ in 0..free {
+        let theirs = of_backfills < pool.for_backfills && backfills.peek().is_some();
+        let next = if theirs { None } else { scheduled.next() };
+        let Some(next) = next.or_else(|| backfills.next()) else { break };
+        of_backfills += u32::from(next.class == SlotClass::Backfill);
+        if next.holder == *holder {
+            return true;
+        }
+    }
+    false
+}
+
 /// What other deliveries of a key there are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum KeyPast {
@@ -374,6 +407,46 @@ mod tests {
         assert_eq!(upsert(Some(Failed), Committed), Upsert::Append);
         assert_eq!(upsert(Some(Committed), Failed), Upsert::Keep);
         assert_eq!(upsert(Some(Committed), Committed), Upsert::Keep);
+    }
+
+    /// Tasks by name: `s` of the schedule, `b` of a backfill; a capital one has a slot; a number is its priority. In the
+    /// order in which they asked.
+    fn asks(names: &[&str]) -> Vec<SlotEntry> {
+        let entry = |(n, name): (i64, &&str)| {
+            let kind = name.chars().next().unwrap();
+            SlotEntry {
+                holder: WorkerId::new(*name),
+                class: match kind.to_ascii_lowercase() {
+                    's' => SlotClass::Scheduled,
+                    _ => SlotClass::Backfill,
+                },
+                priority: name.split(':').nth(1).map_or(0, |priority| priority.parse().unwrap()),
+                asked_at: DateTime::from_timestamp(n, 0).unwrap(),
+                has_slot: kind.is_uppercase(),
+            }
+        };
+        (0..).zip(names).map(entry).collect()
+    }
+
+    #[test]
+    fn slots_go_to_the_schedule_first_and_backfills_keep_theirs() {
+        let check = |slots: u32, for_backfills: u32, names: &[&str], served: &[&str]| {
+            let pool = Pool::new("db", slots.try_into().unwrap()).with_slots_for_backfills(for_backfills);
+            let asks = asks(names);
+            let have: Vec<_> =
+                names.iter().filter(|name| has_slot(&asks, &pool, &WorkerId::new(**name))).collect();
+            assert_eq!(have, served.iter().collect::<Vec<_>>(), "{names:?}");
+        };
+        check(2, 0, &["b1", "s1", "s2"], &["s1", "s2"]);
+        check(3, 0, &["b1", "s1", "b2", "b3"], &["b1", "s1", "b2"]);
+        check(2, 0, &["B1", "B2", "s1"], &["B1", "B2"]);
+        check(2, 0, &["B1", "b2", "s1"], &["B1", "s1"]);
+        check(2, 1, &["b1", "s1", "s2"], &["b1", "s1"]);
+        check(2, 1, &["S1", "s2", "b1"], &["S1", "b1"]);
+        check(2, 1, &["B1", "s2", "b3"], &["B1", "s2"]);
+        check(1, 0, &["s1", "s2:5", "s3:5"], &["s2:5"]);
+        check(1, 0, &["S1", "S2", "s3:9"], &["S1", "S2"]);
+        check(4, 2, &["s1", "s2", "s3"], &["s1", "s2", "s3"]);
     }
 
     #[test]

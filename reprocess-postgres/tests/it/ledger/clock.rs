@@ -83,3 +83,16 @@ async fn a_lease_that_was_waited_for_counts_from_when_it_is_given() {
     assert!(expires >= given_after + TTL, "{expires} {given_after}");
     assert_eq!(ledger.position().await.unwrap(), 0);
 }
+
+#[tokio::test]
+async fn the_time_is_that_of_the_server_unless_callers_tell_it() {
+    let database = TestDatabase::fresh().await;
+    let mut raw = database.raw().await;
+    let mut now = async || -> chrono::DateTime<chrono::Utc> {
+        sqlx::query_scalar("SELECT clock_timestamp()").fetch_one(&mut raw).await.unwrap()
+    };
+    let before = now().await;
+    let told = open_by_server(&database).await.time().await.unwrap().unwrap();
+    assert!((before..=now().await).contains(&told), "{told}");
+    assert_eq!(open(&database).await.time().await.unwrap(), None);
+}

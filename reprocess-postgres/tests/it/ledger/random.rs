@@ -10,12 +10,13 @@ use reprocess_core::domain::ids::{BackfillId, TableId};
 use reprocess_core::domain::interval::Interval;
 use reprocess_core::domain::partition::PartitionKey;
 use reprocess_core::domain::plan::{Action, TaskId};
+use reprocess_core::domain::pool::Pool;
 use reprocess_core::domain::request::{Mode, SchemaPolicy};
 use reprocess_core::memory::MemoryLedger;
 use reprocess_core::ports::delivery::{DeliveryClaim, DeliveryDecision, DeliveryEnd, DeliveryOrigin};
 use reprocess_core::ports::ledger::{
     Adjustment, BackfillState, Claim, DeliveryFilter, Fence, Leave, LedgerReader, RunLedger, RunRecord,
-    RunStatus, StateChange, TaskFinish, TaskResult, Trigger,
+    RunStatus, SlotAsk, SlotClass, StateChange, TaskFinish, TaskResult, Trigger,
 };
 use reprocess_core::ports::writer::{Commit, CommitEntry, Intent, Staged, StagedId, Visibility};
 use reprocess_postgres::PostgresLedger;
@@ -122,7 +123,7 @@ impl Both {
     }
 
     async fn step(&mut self) -> String {
-        let what = self.below(29);
+        let what = self.below(32);
         match what {
             0 => self.submit().await,
             1 | 2 => self.transition().await,
@@ -139,6 +140,7 @@ impl Both {
             26 => self.decide().await,
             27 => self.announce().await,
             28 => self.adjust().await,
+            29..=31 => self.slot().await,
             19 => self.record_failed().await,
             20 => self.found_unchanged().await,
             13 if !self.told.is_empty() => self.tell_again().await,
@@ -205,6 +207,22 @@ impl Both {
             Adjustment::Concurrency(tasks),
         ]);
         call!(self.adjust(&id, what, &me()));
+    }
+
+    async fn slot(&mut self) {
+        let slots = self.pick(&[1, 2]).try_into().unwrap();
+        let class = self.pick(&[SlotClass::Scheduled, SlotClass::Backfill]);
+        let ask = SlotAsk {
+            pool: Pool::new("db", slots).with_slots_for_backfills(self.pick(&[0, 1])),
+            holder: self.pick(&["a", "b", "c", "d"]).into(),
+            class,
+            priority: self.pick(&[0, 0, 3]),
+        };
+        let now = at(self.now);
+        match self.below(4) {
+            0 => drop(call!(self.end_slot(&ask))),
+            _ => drop(call!(self.ask_slot(&ask, TTL, now))),
+        }
     }
 
     async fn claim(&mut self) {
