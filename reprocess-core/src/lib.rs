@@ -9,6 +9,7 @@ pub mod error;
 pub mod memory;
 pub mod ports;
 pub mod render;
+pub mod replay;
 #[cfg(feature = "sinks")]
 pub mod sinks;
 

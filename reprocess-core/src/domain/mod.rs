@@ -5,6 +5,7 @@ pub mod determinism;
 pub mod diff;
 pub mod effective;
 pub mod estimate;
+pub mod event_time;
 pub mod fingerprint;
 pub mod ids;
 pub mod interval;

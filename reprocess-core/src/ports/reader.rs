@@ -12,6 +12,7 @@ use futures::stream::BoxStream;
 use serde::{Deserialize, Serialize};
 
 use crate::domain::ids::{PartitionVersion, TableId, TableVersion};
+use crate::domain::interval::Interval;
 use crate::domain::slice::{Pin, Slice};
 use crate::error::{Error, ErrorKind, Result};
 use crate::ports::writer::{PartitionWriter, Staged};
@@ -65,6 +66,14 @@ pub trait SnapshotReader: Any + Send + Sync + fmt::Debug {
 
     /// The rows of a pin.
     async fn read(&self, pin: &Pin) -> Result<(SchemaRef, RowStream)>;
+}
+
+/// A source of events that can say which span of time it holds.
+#[async_trait]
+pub trait Coverage: SnapshotReader {
+    /// Of which time it holds all, at a version; `None` where of none. Of a log it is the time at which it took the events, up
+    /// to which it has come; of an archive the time at which the events happened.
+    async fn coverage(&self, version: &TableVersion) -> Result<Option<Interval>>;
 }
 
 /// A pin, and who can read it.
